@@ -203,6 +203,25 @@ func (d *database) keysInEach() error {
 	return nil
 }
 
+// SessionStats returns the counters of the session of a context of InitThread, and
+// false for other contexts. Only the thread may call it.
+func SessionStats(ctx context.Context) (s txn.SessionStats, ok bool) {
+	t, ok := ctx.Value(threadKey{}).(*thread)
+	if !ok || t.session == nil {
+		return s, false
+	}
+	return t.session.Stats(), true
+}
+
+// Client returns the client of a database of this package, nil for another one. It is
+// valid until the database is closed.
+func Client(db goycsb.DB) *txn.DB {
+	if d, ok := db.(*database); ok {
+		return d.db
+	}
+	return nil
+}
+
 // CleanupThread closes the session of a thread.
 func (d *database) CleanupThread(ctx context.Context) {
 	if t, ok := ctx.Value(threadKey{}).(*thread); ok && t.session != nil {

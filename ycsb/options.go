@@ -45,6 +45,12 @@ type options struct {
 // memoryMaxMiB bounds drtmx.memory.
 const memoryMaxMiB = 1 << 30
 
+// Check checks the properties of the database. Its error names every invalid one.
+func Check(p *properties.Properties) error {
+	_, err := readOptions(p)
+	return err
+}
+
 // Embedded reports whether a database with these properties starts its own
 // servers, whose data is gone when it closes.
 func Embedded(p *properties.Properties) bool {

@@ -76,7 +76,7 @@ drtmx serve --workload ycsb --runtime-dir DIR runs.`,
 		SilenceUsage: true, SilenceErrors: true, Version: versionLine(),
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			const commands = "load, loadrun, run or shell"
+			const commands = "compare, load, loadrun, run or shell"
 			if len(args) == 0 {
 				return cli.Usagef("name a command: %s (see go-ycsb --help)", commands)
 			}
@@ -92,7 +92,7 @@ drtmx serve --workload ycsb --runtime-dir DIR runs.`,
 		Use: childCommand, Hidden: true, Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return ycsb.RunChild(c.Context()) },
 	}
-	root.AddCommand(a.loadCommand(), a.runCommand(), a.loadRunCommand(), a.shellCommand(), child)
+	root.AddCommand(a.loadCommand(), a.runCommand(), a.loadRunCommand(), a.compareCommand(), a.shellCommand(), child)
 	return root
 }
 

@@ -1,4 +1,4 @@
-package command
+package cli
 
 import (
 	"encoding/json"
@@ -6,30 +6,33 @@ import (
 	"io"
 )
 
-// jsonFile is where the report goes. The zero value is nowhere.
-type jsonFile struct {
-	file     *outFile // nil: none
+// JSONFile is where a report goes. The zero value is nowhere.
+type JSONFile struct {
+	file     *OutFile // nil: none
 	w        io.Writer
-	toStdout bool
+	ToStdout bool
 }
 
-// openJSON opens the file before the run.
-func openJSON(path string, stdout io.Writer) (*jsonFile, error) {
+// OpenJSON opens the file of --json before the run: - is stdout, and no path is nowhere.
+func OpenJSON(path string, stdout io.Writer) (*JSONFile, error) {
 	switch path {
 	case "":
-		return &jsonFile{}, nil
+		return &JSONFile{}, nil
 	case "-":
-		return &jsonFile{w: stdout, toStdout: true}, nil
+		return JSONTo(stdout), nil
 	}
-	file, err := openOut("json", path)
+	file, err := OpenOut("json", path)
 	if err != nil {
 		return nil, err
 	}
-	return &jsonFile{file: file, w: file}, nil
+	return &JSONFile{file: file, w: file}, nil
 }
 
-// write replaces what the file holds by v.
-func (j *jsonFile) write(v any) error {
+// JSONTo is standard output.
+func JSONTo(stdout io.Writer) *JSONFile { return &JSONFile{w: stdout, ToStdout: true} }
+
+// Put replaces what the file holds by v.
+func (j *JSONFile) Put(v any) error {
 	if j.w == nil {
 		return nil
 	}
@@ -43,4 +46,5 @@ func (j *jsonFile) write(v any) error {
 	return err
 }
 
-func (j *jsonFile) close() error { return j.file.close() }
+// Close ends a file that Put has written, and removes a new one that it has not.
+func (j *JSONFile) Close() error { return j.file.Close() }

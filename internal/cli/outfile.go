@@ -1,32 +1,32 @@
-package command
+package cli
 
 import (
 	"fmt"
 	"os"
 )
 
-// outFile is a file that a command writes at its end. A nil one is none.
-type outFile struct {
+// OutFile is a file that a command writes at its end. A nil one is none.
+type OutFile struct {
 	flag    string // that names it
 	f       *os.File
 	fresh   bool // made by this command
 	written bool
 }
 
-// openOut opens a file before the work, so that a path that cannot be written
-// costs nobody a run. What it holds stays until replace.
-func openOut(flag, path string) (*outFile, error) {
+// OpenOut opens a file before the work, so that a path that cannot be written
+// costs nobody a run. What it holds stays until the first Write. The error names the flag.
+func OpenOut(flag, path string) (*OutFile, error) {
 	_, err := os.Lstat(path)
 	fresh := os.IsNotExist(err)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("--%s: want a file that can be written: %w", flag, err)
 	}
-	return &outFile{flag: flag, f: f, fresh: fresh}, nil
+	return &OutFile{flag: flag, f: f, fresh: fresh}, nil
 }
 
 // Write appends; the first call replaces what the file held.
-func (o *outFile) Write(b []byte) (int, error) {
+func (o *OutFile) Write(b []byte) (int, error) {
 	if !o.written {
 		_ = o.f.Truncate(0) // a pipe or a device has nothing to truncate
 	}
@@ -38,8 +38,8 @@ func (o *outFile) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// close removes a new file that is empty: it would look like a result.
-func (o *outFile) close() error {
+// Close removes a new file that is empty: it would look like a result.
+func (o *OutFile) Close() error {
 	if o == nil {
 		return nil
 	}

@@ -207,11 +207,11 @@ func (a *app) chaos(ctx context.Context, f *chaosFlags) (err error) {
 			return err
 		}
 	}
-	out, err := openJSON(f.json, a.stdout)
+	out, err := cli.OpenJSON(f.json, a.stdout)
 	if err != nil {
 		return cli.Usage(err)
 	}
-	defer func() { err = errors.Join(err, out.close()) }()
+	defer func() { err = errors.Join(err, out.Close()) }()
 	t := &chaosRun{
 		ledgerTest: ledgerTest{app: a, outcomes: map[txn.ID]bool{}, rnd: rng.New(f.load.seed).Split("chaos"), people: a.stdout},
 		f:          f, report: &chaosReport{
@@ -220,7 +220,7 @@ func (a *app) chaos(ctx context.Context, f *chaosFlags) (err error) {
 			Events: []*chaosEvent{}, ByKind: map[string]int{}, Errors: map[string]int{}, Patient: map[string]int{}, PatientS: f.patience().Seconds(),
 		},
 	}
-	if out.toStdout {
+	if out.ToStdout {
 		t.people = a.stderr
 	}
 	remove, err := t.makeDir(&f.data, "drtmx-chaos-")
@@ -250,7 +250,7 @@ func (a *app) chaos(ctx context.Context, f *chaosFlags) (err error) {
 		err = errors.Join(err, os.RemoveAll(remove))
 	}
 	r.print(t.people)
-	return errors.Join(err, out.write(r))
+	return errors.Join(err, out.Put(r))
 }
 
 // print prints the report for people.
@@ -276,7 +276,7 @@ func (r *chaosReport) print(w io.Writer) {
 		rows = append(rows, []string{s.name, count(uint64(s.of.Count)), fmt.Sprintf("%.2f", s.of.Least), fmt.Sprintf("%.2f", s.of.Median), fmt.Sprintf("%.2f", s.of.Worst)})
 	}
 	if len(rows) > 1 {
-		table(w, rows)
+		cli.Table(w, rows)
 	}
 	rows = [][]string{{"NEW-ORDER, ms", "times", "p50", "p99", "worst"}}
 	for _, l := range []struct {
@@ -285,7 +285,7 @@ func (r *chaosReport) print(w io.Writer) {
 	}{{"at rest", r.Rest}, {"beside events", r.Beside}} {
 		rows = append(rows, []string{l.name, count(uint64(l.of.Count)), fmt.Sprintf("%.2f", l.of.P50us/1e3), fmt.Sprintf("%.2f", l.of.P99us/1e3), fmt.Sprintf("%.0f", l.of.WorstUs/1e3)})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintf(w, "acknowledged %d transactions that write, %d refused, %d without an answer of which %d had committed\n", r.Acknowledged, r.Refused, r.Unknown, r.Committed)
 	fmt.Fprintf(w, "errors       %s; of clients that wait for %.0f s: %s\n", errorsText(r.Errors), r.PatientS, errorsText(r.Patient))
 	fmt.Fprintf(w, "views        %d, and %d of clients that hear of no change, %d of these at a host that was gone or replaced; stale %d\n", r.Views, r.StillViews, r.LateViews, r.Stale)

@@ -48,26 +48,14 @@ type comparison struct {
 
 // ratioReport compares the first design with another, within each repetition.
 type ratioReport struct {
-	Mix     string `json:"mix"`
-	Rival   string `json:"rival"`
-	Design  string `json:"design"`
-	Through spread `json:"throughput_ratio"`
+	Mix     string     `json:"mix"`
+	Rival   string     `json:"rival"`
+	Design  string     `json:"design"`
+	Through cli.Spread `json:"throughput_ratio"`
 	// CPU ratios are of processor time for each transaction: of clients and
 	// data servers together, and of the data servers alone.
-	CPU       spread `json:"cpu_ratio"`
-	ServerCPU spread `json:"server_cpu_ratio"`
-}
-
-// spread is the least, the middle and the greatest of the repetitions.
-type spread struct{ Min, Median, Max float64 }
-
-func spreadOf(v []float64) spread {
-	v = slices.Sorted(slices.Values(v))
-	return spread{v[0], v[len(v)/2], v[len(v)-1]}
-}
-
-func (s spread) String() string {
-	return fmt.Sprintf("%s (%s to %s)", number(s.Median), number(s.Min), number(s.Max))
+	CPU       cli.Spread `json:"cpu_ratio"`
+	ServerCPU cli.Spread `json:"server_cpu_ratio"`
 }
 
 func (a *app) compareCommand() *cobra.Command {
@@ -177,11 +165,11 @@ func (f *compareFlags) labels(plans []*runPlan) (all []string) {
 
 func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (err error) {
 	first := plans[0]
-	out, err := openJSON(f.json, a.stdout)
+	out, err := cli.OpenJSON(f.json, a.stdout)
 	if err != nil {
 		return cli.Usage(err)
 	}
-	defer func() { err = errors.Join(err, out.close()) }()
+	defer func() { err = errors.Join(err, out.Close()) }()
 	page, err := openHTML(f.html, &f.pace)
 	if err != nil {
 		return cli.Usage(err)
@@ -219,7 +207,7 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 		labels := f.labels(plans)
 		result.compare(f, labels)
 		a.printComparison(result, f, labels, out)
-		err = errors.Join(err, out.write(result), result.writeHDR(f, labels, latencies), page.write(fmt.Sprintf("TPC-C over %s: %s", result.Runs[0].Fabric, strings.Join(labels, ", "))))
+		err = errors.Join(err, out.Put(result), result.writeHDR(f, labels, latencies), page.write(fmt.Sprintf("TPC-C over %s: %s", result.Runs[0].Fabric, strings.Join(labels, ", "))))
 	}
 	if err != nil {
 		return err
@@ -248,7 +236,7 @@ func (f *compareFlags) hdrMark(mix int, label string) string {
 
 // openHDR opens the files of --hdr before the runs.
 func (f *compareFlags) openHDR(plans []*runPlan) (*hdrFiles, error) {
-	h := &hdrFiles{percentiles: map[string]*outFile{}}
+	h := &hdrFiles{percentiles: map[string]*cli.OutFile{}}
 	if f.hdr == "" {
 		return h, nil
 	}
@@ -288,7 +276,7 @@ func (a *app) runPlans(ctx context.Context, s *session, f *compareFlags, plans [
 			}
 			result.Runs = append(result.Runs, r)
 			result.page.add(f.label(r.Design, r.Cache), r)
-			a.Say("%d of %d  %-6s %-30s %s per second%s", rep+1, f.repeat, f.label(r.Design, r.Cache), r.Mix, number(r.Throughput), f.pace.left(len(plans)*f.repeat-len(result.Runs)))
+			a.Say("%d of %d  %-6s %-30s %s per second%s", rep+1, f.repeat, f.label(r.Design, r.Cache), r.Mix, cli.Number(r.Throughput), f.pace.left(len(plans)*f.repeat-len(result.Runs)))
 		}
 	}
 	return nil
@@ -361,15 +349,15 @@ func (c *comparison) compare(f *compareFlags, labels []string) {
 			}
 			c.Ratios = append(c.Ratios, ratioReport{
 				Mix: mix, Design: labels[0], Rival: rival,
-				Through: spreadOf(through), CPU: spreadOf(cpu), ServerCPU: spreadOf(server),
+				Through: cli.SpreadOf(through), CPU: cli.SpreadOf(cpu), ServerCPU: cli.SpreadOf(server),
 			})
 		}
 	}
 }
 
-func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, out *jsonFile) {
+func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, out *cli.JSONFile) {
 	w := a.stdout
-	if out.toStdout {
+	if out.ToStdout {
 		w = a.stderr
 	}
 	r := c.Runs[0]
@@ -391,7 +379,7 @@ func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, o
 				rows = append(rows, designRow(label, rs, types))
 			}
 		}
-		table(w, rows)
+		cli.Table(w, rows)
 		fmt.Fprintln(w)
 		printLatencies(w, labels, types, func(label string) []*bench.Report { return c.of(f, mix, label) })
 		rows = [][]string{{"ratio", "throughput", "CPU per transaction", "data-server CPU per transaction"}}
@@ -400,7 +388,7 @@ func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, o
 				rows = append(rows, []string{x.Design + " ÷ " + x.Rival, x.Through.String(), x.CPU.String(), x.ServerCPU.String()})
 			}
 		}
-		table(w, rows)
+		cli.Table(w, rows)
 	}
 	fmt.Fprintln(w)
 }
@@ -412,11 +400,11 @@ func printLatencies(w io.Writer, labels, types []string, of func(label string) [
 		for _, label := range labels {
 			if rs := of(label); len(rs) > 0 {
 				t := bench.MedianLatency(rs, name)
-				rows = append(rows, []string{name, label, number(t.P50), number(t.P95), number(t.P99)})
+				rows = append(rows, []string{name, label, cli.Number(t.P50), cli.Number(t.P95), cli.Number(t.P99)})
 			}
 		}
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintln(w)
 }
 
@@ -427,13 +415,13 @@ func designRow(label string, rs []*bench.Report, types []string) []string {
 		client = append(client, 1e6*bench.Ratio(r.ClientCPUS, r.Finished()))
 		server = append(server, 1e6*bench.Ratio(r.ServerCPUS, r.Finished()))
 	}
-	row := []string{label, spreadOf(through).String(), spreadOf(client).String(), spreadOf(server).String()}
+	row := []string{label, cli.SpreadOf(through).String(), cli.SpreadOf(client).String(), cli.SpreadOf(server).String()}
 	for _, name := range types {
 		var rounds, rpcs []float64
 		for _, r := range rs {
 			rounds, rpcs = append(rounds, r.Rounds[name]), append(rpcs, r.RPCs[name])
 		}
-		row = append(row, fmt.Sprintf("%.2f", spreadOf(rounds).Median), fmt.Sprintf("%.2f", spreadOf(rpcs).Median))
+		row = append(row, fmt.Sprintf("%.2f", cli.SpreadOf(rounds).Median), fmt.Sprintf("%.2f", cli.SpreadOf(rpcs).Median))
 	}
 	return row
 }

@@ -183,16 +183,16 @@ var errLost = errors.New("durability: the database is not what its clients were 
 
 // durability is tpcc durability.
 func (a *app) durability(ctx context.Context, f *durabilityFlags) (err error) {
-	out, err := openJSON(f.json, a.stdout)
+	out, err := cli.OpenJSON(f.json, a.stdout)
 	if err != nil {
 		return cli.Usage(err)
 	}
-	defer func() { err = errors.Join(err, out.close()) }()
+	defer func() { err = errors.Join(err, out.Close()) }()
 	t := &durabilityTest{ledgerTest: ledgerTest{app: a, outcomes: map[txn.ID]bool{}, rnd: rng.New(f.load.seed).Split("durability")}, f: f, report: &durabilityReport{
 		Durability: f.data.durability, Seed: f.load.seed, Warehouses: f.load.warehouses, Servers: f.size.servers, Clients: f.clients, Victims: f.victims, Replicas: f.size.replicas, Pause: f.pause,
 		DurationS: f.duration.Seconds(), Version: cli.Version, Commit: cli.Revision(commit), Started: time.Now(), Rounds: []*roundReport{},
 	}}
-	if !out.toStdout {
+	if !out.ToStdout {
 		t.people = a.stdout
 	} else {
 		t.people = a.stderr
@@ -217,7 +217,7 @@ func (a *app) durability(ctx context.Context, f *durabilityFlags) (err error) {
 		err = errors.Join(err, os.RemoveAll(remove))
 	}
 	t.summary()
-	return errors.Join(err, out.write(t.report))
+	return errors.Join(err, out.Put(t.report))
 }
 
 // summary prints the result for people.

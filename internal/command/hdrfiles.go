@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/hist"
 	"drtmx/internal/load"
 	"drtmx/tpcc/bench"
@@ -26,8 +27,8 @@ func hdrIsPercentiles(path string) bool { return strings.EqualFold(filepath.Ext(
 // hdrFiles are the files of --hdr: a log of intervals, or the percentiles of
 // all transactions and of each type. A nil one is none.
 type hdrFiles struct {
-	log         *outFile
-	percentiles map[string]*outFile // by hdrName
+	log         *cli.OutFile
+	percentiles map[string]*cli.OutFile // by hdrName
 
 	writer *hist.Log
 	base   time.Time // of the measured interval under way
@@ -55,11 +56,11 @@ func hdrName(path, mark, name string) string {
 
 // openHDR opens the files before the run.
 func openHDR(p *runPlan) (h *hdrFiles, err error) {
-	h = &hdrFiles{percentiles: map[string]*outFile{}}
+	h = &hdrFiles{percentiles: map[string]*cli.OutFile{}}
 	switch path := p.output.hdr; {
 	case path == "":
 	case hdrIsLog(path):
-		h.log, err = openOut("hdr", path)
+		h.log, err = cli.OpenOut("hdr", path)
 	default:
 		for _, n := range p.pace.clients {
 			if err := h.open(path, hdrMark(p, n), bench.Names(p.config.Mix.Types())); err != nil {
@@ -77,7 +78,7 @@ func (h *hdrFiles) open(path, mark string, types []string) (err error) {
 		if h.percentiles[file] != nil {
 			continue // a design that is named twice
 		}
-		if h.percentiles[file], err = openOut("hdr", file); err != nil {
+		if h.percentiles[file], err = cli.OpenOut("hdr", file); err != nil {
 			delete(h.percentiles, file)
 			return err
 		}
@@ -122,9 +123,9 @@ func (h *hdrFiles) close() error {
 	if h == nil {
 		return nil
 	}
-	errs := []error{h.err, h.log.close()}
+	errs := []error{h.err, h.log.Close()}
 	for _, f := range h.percentiles {
-		errs = append(errs, f.close())
+		errs = append(errs, f.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/load"
 	"drtmx/tpcc/bench"
 )
@@ -28,7 +29,7 @@ func (h *htmlFlag) check() error {
 
 // htmlFile collects the runs of a page. A nil one collects nothing.
 type htmlFile struct {
-	file     *outFile
+	file     *cli.OutFile
 	every    time.Duration // of points
 	timeline *bench.Timeline
 	sections []bench.Section
@@ -42,7 +43,7 @@ func openHTML(flag htmlFlag, pace *paceFlags) (*htmlFile, error) {
 	if flag.path == "" {
 		return nil, nil
 	}
-	file, err := openOut("html", flag.path)
+	file, err := cli.OpenOut("html", flag.path)
 	if err != nil {
 		return nil, err
 	}
@@ -100,5 +101,5 @@ func (h *htmlFile) close() error {
 	if h == nil {
 		return nil
 	}
-	return h.file.close()
+	return h.file.Close()
 }

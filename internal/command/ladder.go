@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"drtmx/internal/cli"
 	"drtmx/tpcc"
 	"drtmx/tpcc/bench"
 )
@@ -48,7 +49,7 @@ func (a *app) climb(ctx, watched context.Context, s *session, p *runPlan, out *o
 			return reports, err
 		}
 		if p.ladder() {
-			a.Say("%d clients: %s per second%s", n, number(run.Report.Throughput), p.pace.left(len(p.pace.clients)-i-1))
+			a.Say("%d clients: %s per second%s", n, cli.Number(run.Report.Throughput), p.pace.left(len(p.pace.clients)-i-1))
 		}
 	}
 	return reports, nil
@@ -66,16 +67,16 @@ func printLadder(w io.Writer, reports []*bench.Report) {
 	rows[0] = append(rows[0], "µs CPU of clients", "of data servers", "rounds", "READs", "RPCs", "retries", "gave up")
 	for _, r := range reports {
 		all := r.Overall()
-		row := []string{strconv.Itoa(r.Clients), number(r.Throughput), number(all.P50), number(all.P95), number(all.P99)}
+		row := []string{strconv.Itoa(r.Clients), cli.Number(r.Throughput), cli.Number(all.P50), cli.Number(all.P95), cli.Number(all.P99)}
 		for _, name := range r.Order() {
-			row = append(row, number(r.Types[name].P99))
+			row = append(row, cli.Number(r.Types[name].P99))
 		}
 		rows = append(rows, append(row,
-			number(1e6*bench.Ratio(r.ClientCPUS, r.Finished())), number(1e6*bench.Ratio(r.ServerCPUS, r.Finished())),
+			cli.Number(1e6*bench.Ratio(r.ClientCPUS, r.Finished())), cli.Number(1e6*bench.Ratio(r.ServerCPUS, r.Finished())),
 			fmt.Sprintf("%.2f", r.Each(r.Rounds)), fmt.Sprintf("%.2f", r.Each(r.Reads)), fmt.Sprintf("%.2f", r.Each(r.RPCs)),
 			fmt.Sprintf("%.3f", r.Each(r.Retries)), count(all.GaveUp)))
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintln(w)
 	for _, r := range reports {
 		if err := r.Consistency.Err(); err != nil {

@@ -410,17 +410,17 @@ func TestJSONFileIsReplacedAsAWhole(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Repeat("old ", 10000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, err := openJSON(path, nil)
+	j, err := cli.OpenJSON(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if b, _ := os.ReadFile(path); len(b) != 40000 {
 		t.Error("opening the report has changed the file")
 	}
-	if err := j.write(&bench.Report{Workload: "tpcc"}); err != nil {
+	if err := j.Put(&bench.Report{Workload: "tpcc"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.close(); err != nil {
+	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
 	b, _ := os.ReadFile(path)
@@ -432,8 +432,8 @@ func TestJSONFileIsReplacedAsAWhole(t *testing.T) {
 
 func TestNumbersForPeople(t *testing.T) {
 	for v, want := range map[float64]string{0: "0.00", 1.234: "1.23", 12.34: "12.3", 1234.5: "1234"} {
-		if got := number(v); got != want {
-			t.Errorf("number(%v) = %s, want %s", v, got, want)
+		if got := cli.Number(v); got != want {
+			t.Errorf("cli.Number(%v) = %s, want %s", v, got, want)
 		}
 	}
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 5 << 30: "5.0 GiB"} {

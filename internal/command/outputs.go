@@ -12,7 +12,7 @@ import (
 
 // outputs are the files and sockets of a run.
 type outputs struct {
-	json       *jsonFile
+	json       *cli.JSONFile
 	live       *live
 	hdr        *hdrFiles
 	html       *htmlFile
@@ -24,13 +24,13 @@ type outputs struct {
 // openOutputs opens the files and sockets before the run, so that a bad path or
 // address costs nobody a run.
 func (a *app) openOutputs(p *runPlan) (o *outputs, err error) {
-	o = &outputs{json: &jsonFile{}, live: &live{}, deliveries: &deliveryLog{}, telemetry: &telemetry{stop: func() {}}, bar: a.runBar(p)}
+	o = &outputs{json: &cli.JSONFile{}, live: &live{}, deliveries: &deliveryLog{}, telemetry: &telemetry{stop: func() {}}, bar: a.runBar(p)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(cli.Usage(err), o.close())
 		}
 	}()
-	if o.json, err = openJSON(p.json, a.stdout); err != nil {
+	if o.json, err = cli.OpenJSON(p.json, a.stdout); err != nil {
 		return o, err
 	}
 	if o.live, err = a.openLive(p); err != nil {
@@ -67,7 +67,7 @@ func (o *outputs) close() error {
 		errs = append(errs, o.live.close())
 	}
 	if o.json != nil {
-		errs = append(errs, o.json.close())
+		errs = append(errs, o.json.Close())
 	}
 	return errors.Join(errs...)
 }

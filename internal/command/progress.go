@@ -11,6 +11,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
+	"drtmx/internal/cli"
 	"drtmx/internal/load"
 	"drtmx/tpcc/bench"
 )
@@ -96,11 +97,11 @@ func (b *runBar) tick(t load.Progress) {
 		b.bar, b.warm = b.a.progressOf(name), t.WarmingUp
 	}
 	if !t.WarmingUp && b.count > 0 && t.Of == 0 {
-		b.bar.set(int64(t.Finished), b.count, "%d transactions, %s per second", t.Finished, number(bench.Ratio(float64(t.Finished), t.Elapsed.Seconds())))
+		b.bar.set(int64(t.Finished), b.count, "%d transactions, %s per second", t.Finished, cli.Number(bench.Ratio(float64(t.Finished), t.Elapsed.Seconds())))
 		return
 	}
 	b.bar.set(int64(t.Elapsed), int64(t.Of), "%.1f of %v, %s transactions per second",
-		t.Elapsed.Seconds(), t.Of, number(bench.Ratio(float64(t.Finished), t.Elapsed.Seconds())))
+		t.Elapsed.Seconds(), t.Of, cli.Number(bench.Ratio(float64(t.Finished), t.Elapsed.Seconds())))
 }
 
 // done removes the bar, if there is one.

@@ -101,18 +101,18 @@ func (a *app) diff(before, after string, b bench.Bounds, json string) (err error
 	if err != nil {
 		return cli.Usage(err)
 	}
-	out, err := openJSON(json, a.stdout)
+	out, err := cli.OpenJSON(json, a.stdout)
 	if err != nil {
 		return cli.Usage(err)
 	}
-	defer func() { err = errors.Join(err, out.close()) }()
+	defer func() { err = errors.Join(err, out.Close()) }()
 	var d diffs
 	d.Pairs, d.Unpaired = bench.DiffReports(from, to, b)
 	if len(d.Pairs) == 0 {
 		return cli.Usagef("%s and %s: no run of one has the mix, design, cache and clients of a run of the other", before, after)
 	}
 	w := a.stdout
-	if out.toStdout {
+	if out.ToStdout {
 		w = a.stderr
 	}
 	var exceeded []string
@@ -125,7 +125,7 @@ func (a *app) diff(before, after string, b bench.Bounds, json string) (err error
 	for _, name := range d.Unpaired {
 		fmt.Fprintln(w, name)
 	}
-	if err := out.write(&d); err != nil {
+	if err := out.Put(&d); err != nil {
 		return err
 	}
 	if len(exceeded) > 0 {
@@ -150,9 +150,9 @@ func printDiff(w io.Writer, d *bench.Diff) {
 		if c.Exceeded {
 			mark = fmt.Sprintf("EXCEEDS %v", c.Bound)
 		}
-		rows = append(rows, []string{c.String(), number(c.Old), number(c.New), ratioText(c.Ratio), mark})
+		rows = append(rows, []string{c.String(), cli.Number(c.Old), cli.Number(c.New), ratioText(c.Ratio), mark})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintln(w)
 }
 

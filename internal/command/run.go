@@ -405,7 +405,7 @@ func (a *app) verify(ctx context.Context, s *session, run *bench.Run) error {
 // object, or a list if several numbers of clients were asked for.
 func (a *app) writeReports(reports []*bench.Report, p *runPlan, out *outputs) error {
 	var people io.Writer = a.stdout
-	if out.json.toStdout {
+	if out.json.ToStdout {
 		people = a.stderr
 	}
 	var all any = reports[0]
@@ -415,7 +415,7 @@ func (a *app) writeReports(reports []*bench.Report, p *runPlan, out *outputs) er
 	var err error
 	switch {
 	case p.output.style == outputJSON:
-		err = (&jsonFile{w: a.stdout, toStdout: true}).write(all)
+		err = cli.JSONTo(a.stdout).Put(all)
 	case p.output.style == outputPlain:
 		for _, r := range reports {
 			printPlain(people, r, p.ladder())
@@ -425,5 +425,5 @@ func (a *app) writeReports(reports []*bench.Report, p *runPlan, out *outputs) er
 	default:
 		printReport(people, reports[0])
 	}
-	return errors.Join(err, out.json.write(all), out.html.write(fmt.Sprintf("TPC-C, design %s over %s", p.design, reports[0].Fabric)))
+	return errors.Join(err, out.json.Put(all), out.html.write(fmt.Sprintf("TPC-C, design %s over %s", p.design, reports[0].Fabric)))
 }

@@ -103,7 +103,7 @@ func (st *clusterStatus) printHosts(w io.Writer) {
 		}
 		rows = append(rows, []string{strconv.Itoa(h.Host), state, pid, intsText(h.Servers)})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintln(w)
 }
 
@@ -136,7 +136,7 @@ func (st *clusterStatus) printCopies(w io.Writer) {
 		rows = append(rows, append(row, in, out, lag))
 	}
 	if len(rows) > 1 {
-		table(w, rows)
+		cli.Table(w, rows)
 		fmt.Fprintln(w)
 	}
 	for i := range st.Servers {

@@ -39,11 +39,11 @@ func (st *clusterStatus) printServers(w io.Writer) {
 		}
 		rows = append(rows, []string{
 			name, s.State, fabrics, strconv.Itoa(s.PID), time.Duration(s.UptimeS * float64(time.Second)).Round(time.Second).String(),
-			intsText(s.Partitions), cli.BytesText(s.ResidentBytes), number(s.CPUs), number(s.Commits), number(s.Conflicts), number(s.RPCs), number(s.Reads),
+			intsText(s.Partitions), cli.BytesText(s.ResidentBytes), cli.Number(s.CPUs), cli.Number(s.Commits), cli.Number(s.Conflicts), cli.Number(s.RPCs), cli.Number(s.Reads),
 			strconv.Itoa(s.Prepared),
 		})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	for i := range st.Servers {
 		fmt.Fprintf(w, "server %d at %s\n", st.Servers[i].Server, st.Servers[i].Address)
 	}
@@ -59,10 +59,10 @@ func (st *clusterStatus) printPartitions(w io.Writer) {
 		p := &st.Partitions[i]
 		rows = append(rows, []string{
 			strconv.Itoa(p.Partition), strconv.Itoa(p.Server), p.State, count(p.Rows), cli.BytesText(p.UsedBytes), cli.BytesText(p.LimitBytes),
-			number(p.Commits), number(p.Conflicts), strconv.Itoa(p.Prepared),
+			cli.Number(p.Commits), cli.Number(p.Conflicts), strconv.Itoa(p.Prepared),
 		})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintln(w)
 }
 
@@ -75,10 +75,10 @@ func (st *clusterStatus) printModels(w io.Writer) {
 		m := &st.Models[i]
 		rows = append(rows, []string{
 			m.Index, count(m.Rows), count(m.Leaves), count(m.Submodels), cli.BytesText(m.ModelBytes), cli.BytesText(m.TTBytes),
-			fmt.Sprintf("%.3f", m.MeanError), count(m.MaxError), count(m.Queue), number(m.Retrains), count(m.Fallbacks), number(m.FallbackRate),
+			fmt.Sprintf("%.3f", m.MeanError), count(m.MaxError), count(m.Queue), cli.Number(m.Retrains), count(m.Fallbacks), cli.Number(m.FallbackRate),
 		})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 }
 
 // intsText lists numbers, and runs of them as a range.

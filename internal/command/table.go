@@ -5,7 +5,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"drtmx/internal/cli"
 	"drtmx/tpcc"
@@ -36,28 +35,6 @@ func printChecked(w io.Writer, r *bench.Report) {
 	}
 }
 
-// table aligns columns: the first to the left, the others to the right.
-func table(w io.Writer, rows [][]string) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, row := range rows {
-		var line strings.Builder
-		for i, cell := range row {
-			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if i == 0 {
-				line.WriteString(cell + pad)
-			} else {
-				line.WriteString("  " + pad + cell)
-			}
-		}
-		fmt.Fprintln(w, line.String())
-	}
-}
-
 func printTypes(w io.Writer, r *bench.Report) {
 	rows := [][]string{{"transaction", "committed", "per second", "p50 µs", "p90 µs", "p95 µs", "p99 µs", "max µs", "rolled back", "gave up"}}
 	head := []string{"abandoned attempts", "for each"}
@@ -71,11 +48,11 @@ func printTypes(w io.Writer, r *bench.Report) {
 	for _, name := range r.Order() {
 		t := r.Types[name]
 		rows = append(rows, []string{
-			name, count(t.Committed), number(bench.Ratio(float64(t.Committed), r.DurationS)),
-			number(t.P50), number(t.P90), number(t.P95), number(t.P99), number(t.Max), count(t.RolledBack), count(t.GaveUp),
+			name, count(t.Committed), cli.Number(bench.Ratio(float64(t.Committed), r.DurationS)),
+			cli.Number(t.P50), cli.Number(t.P90), cli.Number(t.P95), cli.Number(t.P99), cli.Number(t.Max), count(t.RolledBack), count(t.GaveUp),
 		})
 		if s := t.Service; s != nil {
-			rows[len(rows)-1] = append(rows[len(rows)-1], number(s.P50), number(s.P99))
+			rows[len(rows)-1] = append(rows[len(rows)-1], cli.Number(s.P50), cli.Number(s.P99))
 		}
 		row := []string{name, fmt.Sprintf("%.3f", r.Retries[name])}
 		for c := range txn.CauseCount {
@@ -83,9 +60,9 @@ func printTypes(w io.Writer, r *bench.Report) {
 		}
 		aborts = append(aborts, row)
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintln(w)
-	table(w, aborts)
+	cli.Table(w, aborts)
 	fmt.Fprintln(w)
 }
 
@@ -94,10 +71,10 @@ func printCosts(w io.Writer, r *bench.Report) {
 	for _, name := range r.Order() {
 		rows = append(rows, []string{
 			name, fmt.Sprintf("%.2f", r.Rounds[name]), fmt.Sprintf("%.2f", r.Reads[name]),
-			fmt.Sprintf("%.2f", r.RPCs[name]), number(r.ReadBytes[name]),
+			fmt.Sprintf("%.2f", r.RPCs[name]), cli.Number(r.ReadBytes[name]),
 		})
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintln(w)
 }
 
@@ -121,7 +98,7 @@ func printTerms(w io.Writer, r *bench.Report) {
 			})
 		}
 	}
-	table(w, rows)
+	cli.Table(w, rows)
 	fmt.Fprintln(w)
 }
 
@@ -131,16 +108,16 @@ func printTotals(w io.Writer, r *bench.Report) {
 		total += t.Committed
 	}
 	fmt.Fprintf(w, "total        %d transactions, %s per second, %s NEW-ORDER per minute\n",
-		total, number(r.Throughput), number(r.NewOrders))
+		total, cli.Number(r.Throughput), cli.Number(r.NewOrders))
 	if r.Rate > 0 {
-		fmt.Fprintf(w, "offered      %s per second (%s); latencies are since each transaction was due", number(r.Rate), r.Arrivals)
+		fmt.Fprintf(w, "offered      %s per second (%s); latencies are since each transaction was due", cli.Number(r.Rate), r.Arrivals)
 		if r.BehindS > 0 {
 			fmt.Fprintf(w, "; at the end the next one had been due for %.2f s", r.BehindS)
 		}
 		fmt.Fprintln(w)
 	}
 	if _, ok := r.Types[tpcc.NewOrder.String()]; ok {
-		fmt.Fprintf(w, "tpmC         %s, %s\n", number(r.NewOrders), r.NotTPCC())
+		fmt.Fprintf(w, "tpmC         %s, %s\n", cli.Number(r.NewOrders), r.NotTPCC())
 	}
 	if t, ok := r.Types[tpcc.Delivery.String()]; ok {
 		fmt.Fprintf(w, "deliveries   %d executed (%s), %d of them skipped districts without undelivered orders, %d districts in all",
@@ -195,14 +172,3 @@ func printVerdicts(w io.Writer, v tpcc.Consistency) {
 }
 
 func count(n uint64) string { return strconv.FormatUint(n, 10) }
-
-// number prints three significant digits or all before the point.
-func number(v float64) string {
-	switch {
-	case v >= 100:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case v >= 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
-	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
-}

@@ -125,6 +125,7 @@ func (c Cause) String() string {
 type SessionStats struct {
 	Fabric  rdma.Counters      // summed over the session's connections
 	Rounds  uint64             // network rounds: concurrent batches to several servers count once
+	Proving uint64             // those of Rounds in which Views only validated what they had read
 	Aborts  [CauseCount]uint64 // aborted attempts
 	Commits uint64             // Views, Snapshots, Updates and Calls that returned nil
 	// Snapshots is how many began. Overtaken of them were Views that writers had

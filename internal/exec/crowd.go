@@ -95,6 +95,6 @@ func (st *SessionStats) add(o SessionStats) {
 			st.Aborts[i] += n
 		}
 	}
-	st.Rounds, st.Commits = st.Rounds+o.Rounds, st.Commits+o.Commits
+	st.Rounds, st.Proving, st.Commits = st.Rounds+o.Rounds, st.Proving+o.Proving, st.Commits+o.Commits
 	st.Snapshots, st.Overtaken, st.Widened = st.Snapshots+o.Snapshots, st.Overtaken+o.Overtaken, st.Widened+o.Widened
 }

@@ -180,7 +180,10 @@ func (v *validator) reread(t *Txn, chunk []proof) error {
 		}
 		l.next.Read(rkey, p.Addr, v.words[i*controlWords:i*controlWords+n])
 	}
-	return v.round.exchange(t.ctx)
+	before := v.net.stats.Rounds
+	err := v.round.exchange(t.ctx)
+	v.net.stats.Proving += v.net.stats.Rounds - before
+	return err
 }
 
 // list gathers the proofs to check.

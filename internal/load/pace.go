@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/internal/rng"
+	"drtmx/txn"
 )
 
 // Recorder records the measurements that a worker makes by itself, such as those of
@@ -34,6 +35,17 @@ func (rec *Recorder) Measuring() bool { return rec.run.now() == measuring }
 // start, a result of Now, and ends now. It returns the operation's latency. It
 // allocates only for the first operation of a type.
 func (rec *Recorder) Record(typ int, start time.Duration, failed bool) time.Duration {
+	return rec.record(typ, start, failed, true)
+}
+
+// RecordWork does the same as Record, and counts the operation's work: the statistics of
+// the session before it and after it.
+func (rec *Recorder) RecordWork(typ int, start time.Duration, failed bool, before, after *txn.SessionStats) time.Duration {
+	rec.entry.last, rec.entry.before, rec.entry.after = *before, *before, *after
+	return rec.record(typ, start, failed, false)
+}
+
+func (rec *Recorder) record(typ int, start time.Duration, failed, own bool) time.Duration {
 	now := rec.Now()
 	e := &rec.entry
 	e.at, e.took, e.late, e.result.Outcome = now, now-start, rec.late(start), Committed
@@ -41,7 +53,7 @@ func (rec *Recorder) Record(typ int, start time.Duration, failed bool) time.Dura
 		e.result.Outcome = gaveUp
 	}
 	if in := rec.run.now(); in != over {
-		rec.shard.record(in, typ, e, true)
+		rec.shard.record(in, typ, e, own)
 	}
 	return e.took
 }

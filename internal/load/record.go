@@ -49,11 +49,14 @@ type TypeRecord struct {
 type Work struct {
 	Fabric rdma.Counters
 	Rounds uint64 // network rounds waited for
+	// Proving of them were rounds in which Views only validated what they had read.
+	Proving uint64
 }
 
 func (w *Work) add(from, to *txn.SessionStats) {
 	w.Fabric.AddSince(&from.Fabric, &to.Fabric)
 	w.Rounds += to.Rounds - from.Rounds
+	w.Proving += to.Proving - from.Proving
 }
 
 // Finished returns the number of transactions over which per-transaction figures are
@@ -153,6 +156,7 @@ func (t *TypeRecord) Merge(from *TypeRecord) {
 	}
 	t.Fabric = t.Fabric.Add(from.Fabric)
 	t.Rounds += from.Rounds
+	t.Proving += from.Proving
 	merge(&t.Latency, from.Latency)
 	merge(&t.Due, from.Due)
 	t.Deferred += from.Deferred
@@ -281,6 +285,7 @@ func (t *tally) merge(from *tally) {
 	}
 	t.between.Fabric = t.between.Fabric.Add(from.between.Fabric)
 	t.between.Rounds += from.between.Rounds
+	t.between.Proving += from.between.Proving
 }
 
 // shardsMax bounds the memory of a run with thousands of workers: a histogram takes

@@ -303,23 +303,23 @@ func newTypeReport(t *load.TypeRecord) TypeReport {
 // addGauges adds the changes of clocks and counters within the measured interval.
 func (r *Report) addGauges(g *gauges) {
 	if g.from.taken && g.to.taken {
-		r.Fallbacks = g.to.fallbacks - g.from.fallbacks
-		r.Chases = g.to.chases - g.from.chases
-		r.CacheBytes = g.to.cache
+		r.Fallbacks = g.to.Fallbacks - g.from.Fallbacks
+		r.Chases = g.to.Chases - g.from.Chases
+		r.CacheBytes = g.to.CacheBytes
 		r.Delivery.Waited = uint64(g.to.waited - g.from.waited)
 		r.Delivery.WithSkips = g.to.skipping - g.from.skipping
-		r.ClientCPUS = g.to.clientCPU - g.from.clientCPU
-		if r.CPUSeparable = g.separable(); r.CPUSeparable {
-			r.ServerCPUS = g.serverCPU()
+		r.ClientCPUS = g.to.ClientCPU - g.from.ClientCPU
+		if r.CPUSeparable = g.from.Separable(&g.to.Gauges); r.CPUSeparable {
+			r.ServerCPUS = g.from.ServerCPU(&g.to.Gauges)
 		}
 		logged, sent := g.logged()
 		if n := r.Finished(); n > 0 {
 			r.LogBytes, r.CopyBytes = float64(logged)/n, float64(sent)/n
 		}
 	}
-	last := g.to.servers
+	last := g.to.Servers
 	if !g.to.taken {
-		last = g.from.servers
+		last = g.from.Servers
 	}
 	r.addModels(last)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
 
 	"drtmx/internal/load"
+	"drtmx/txn"
 )
 
 // kind is a line of the report.
@@ -47,11 +48,22 @@ type measured struct {
 	rec     *load.Recorder
 	raw     bool
 	samples []sample // if raw
+	// stats returns the counters of the thread's session, and last has them after the
+	// operation before; nil if nobody counts.
+	stats func() txn.SessionStats
+	last  txn.SessionStats
 }
 
 // record records an operation that began at start, a time of the recorder.
 func (m *measured) record(k kind, start time.Duration, err error) {
-	took := m.rec.Record(int(k), start, err != nil)
+	var took time.Duration
+	if m.stats == nil {
+		took = m.rec.Record(int(k), start, err != nil)
+	} else {
+		now := m.stats()
+		took = m.rec.RecordWork(int(k), start, err != nil, &m.last, &now)
+		m.last = now
+	}
 	if m.raw && m.rec.Measuring() {
 		m.samples = append(m.samples, sample{k, err != nil, time.Now().Add(-took), took})
 	}

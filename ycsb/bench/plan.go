@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/magiconair/properties"
@@ -103,6 +104,27 @@ func (p *Plan) checkThreads(r *props.Reader, name string) {
 // Unbounded removes the limit of time. It is for a load before a run, because the
 // limit is meant for the run.
 func (p *Plan) Unbounded() { p.limit = 0 }
+
+// For makes the plan that of a run of so many threads, a warm-up, and a measured interval
+// that ends after its length or a number of operations, whichever is first; 0 is no bound.
+// It fails with props.ErrProperty if the workload does not allow that.
+func (p *Plan) For(threads int, warmup, length time.Duration, operations int64) error {
+	if threads < 1 || threads > MaxThreads {
+		return fmt.Errorf("%w: %d threads: want 1 to %d", props.ErrProperty, threads, MaxThreads)
+	}
+	if operations > 0 && operations < int64(threads) {
+		return fmt.Errorf("%w: %d threads: want at most one for each of the %d operations", props.ErrProperty, threads, operations)
+	}
+	p.threads, p.warmup, p.limit, p.count, p.interval = threads, warmup, length, operations, 0
+	return nil
+}
+
+// Operations returns the number of operations that ends the run; 0 is no bound.
+func (p *Plan) Operations() int64 { return p.count }
+
+// Inserts reports whether the operations of the plan's workload change which records
+// there are.
+func (p *Plan) Inserts() bool { return p.phase == Load || p.workload.weights[opInsert] > 0 }
 
 // Workload returns the workload of the plan.
 func (p *Plan) Workload() *Workload { return p.workload }

@@ -201,3 +201,25 @@ func (r *Result) Operations() (n int64) {
 	}
 	return n
 }
+
+// Kind has the figures of one kind of operation within the measured interval.
+type Kind struct {
+	load.TypeRecord
+	InTotal bool // TOTAL includes it
+}
+
+// KindNames returns the names of all kinds of operations, in the order of Kinds.
+func KindNames() []string { return slices.Clone(kindNames) }
+
+// Kinds returns the kinds of operations that the run had.
+func (r *Result) Kinds() (all []Kind) {
+	for k := range r.types {
+		if t := &r.types[k]; t.Committed > 0 || t.GaveUp > 0 {
+			all = append(all, Kind{*t, r.inTotal(kind(k))})
+		}
+	}
+	return all
+}
+
+// Elapsed returns the length of the measured interval.
+func (r *Result) Elapsed() time.Duration { return r.elapsed }

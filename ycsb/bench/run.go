@@ -28,6 +28,12 @@ type Config struct {
 	// Fatal reports whether a failure ends the run; nil means that only ErrIntegrity
 	// does.
 	Fatal func(error) bool
+	// Stats, if set, returns the counters of the session of a thread's context, and
+	// false if it has none. Each operation's work is then in Result.Kinds.
+	Stats func(ctx context.Context) (txn.SessionStats, bool)
+	// Begin and End, if set, are called at the edges of the measured interval; see
+	// load.Config.
+	Begin, End func(ctx context.Context) error
 }
 
 // Result is the result of a run.
@@ -70,6 +76,7 @@ func Start(ctx context.Context, c Config) (*Result, error) {
 	cfg := load.Config{
 		Types: kindNames, Clients: p.threads, Warmup: p.warmup, Duration: p.limit, Rate: float64(p.target) / float64(p.batch),
 		NewWorker: r.newWorker, OwnRecords: true, Grace: grace,
+		Begin: c.Begin, End: c.End,
 	}
 	sum := measurements{separate: r.rmw == nil, types: make([]load.TypeRecord, kinds)}
 	if p.interval > 0 {
@@ -121,6 +128,11 @@ func (r *run) newWorker(_ context.Context, id int, rec *load.Recorder) (load.Wor
 	}
 	t.ctx = r.DB.InitThread(rec.Context(), id, p.threads)
 	t.db = &measured{db: r.DB, batch: batch, rmw: r.rmw, rec: rec, raw: p.raw}
+	if r.Stats != nil {
+		if last, ok := r.Stats(t.ctx); ok {
+			t.db.stats, t.db.last = func() txn.SessionStats { s, _ := r.Stats(t.ctx); return s }, last
+		}
+	}
 	r.mu.Lock()
 	r.mu.threads = append(r.mu.threads, t)
 	r.mu.Unlock()
