@@ -71,7 +71,7 @@ Engines:
 ` + strings.Join(all, "\n") + `
 A + and a property without "drtmx." makes another one: xstore+cache=models.
 
-The flags say how long runs are, not properties. With -p drtmx.fabric=shm the data
+Flags say how many clients there are and how long runs are, not properties. With -p drtmx.fabric=shm the data
 servers are processes, and their processor time is apart from that of clients. Stores whose records a run inserts are made anew for the
 next run.`,
 		Args: database,
@@ -96,7 +96,10 @@ next run.`,
 
 // check checks the flags.
 func (f *compareFlags) check() error {
-	for _, n := range f.clients {
+	for i, n := range f.clients {
+		if slices.Contains(f.clients[:i], n) {
+			return cli.Usagef("--clients %d: named twice", n)
+		}
 		if n < 1 || n > bench.MaxThreads {
 			return cli.Usagef("--clients %d: want 1 to %d", n, bench.MaxThreads)
 		}
@@ -153,17 +156,21 @@ func newContender(label string, workload *properties.Properties) (*contender, er
 			set = append(slices.Clone(set), [2]string{props.Prefix + key, value})
 		}
 	}
+	has := func(name string) bool {
+		return r.Has(name) || slices.ContainsFunc(set[len(engines[at].props):], func(kv [2]string) bool { return kv[0] == name })
+	}
 	for _, kv := range engines[at].props {
-		if r.Has(kv[0]) {
-			return nil, cli.Usagef("%s: want it in --engines, for it differs between them", kv[0])
+		if has(kv[0]) {
+			return nil, cli.Usagef("%s with compare: want none, for it is what the engines differ in", kv[0])
 		}
 	}
-	for _, name := range []string{props.Addr, props.DataDir} {
-		if r.Has(name) {
+	for _, name := range []string{props.Addr, props.DataDir} { // records would be inserted there
+		if has(name) {
 			return nil, cli.Usagef("%s with compare: want none, for each engine has a store of its own", name)
 		}
 	}
-	for _, kv := range append(set, [2]string{prop.Silence, "true"}, [2]string{prop.OperationCount, "0"}, [2]string{prop.MaxExecutiontime, "1"}) {
+	for _, kv := range append(set, [2]string{prop.Silence, "true"}, [2]string{prop.ThreadCount, "1"},
+		[2]string{prop.OperationCount, "0"}, [2]string{prop.MaxExecutiontime, "1"}) {
 		if _, _, err := p.Set(kv[0], kv[1]); err != nil {
 			return nil, cli.Usagef("--engines %q: %w", label, err)
 		}
@@ -310,7 +317,7 @@ func (a *app) compare(ctx context.Context, name string, p *properties.Properties
 			err = errors.Join(err, c.close())
 		}
 	}()
-	result := &comparison{Fabric: p.GetString(props.Fabric, "inproc"), Records: all[0].records}
+	result := &comparison{Fabric: fabrics(all), Records: all[0].records}
 	if err = a.runAll(ctx, name, f, all, result); err != nil {
 		if errors.Is(context.Cause(ctx), cli.ErrInterrupted) {
 			err = cli.ErrInterrupted
@@ -331,6 +338,17 @@ func (a *app) compare(ctx context.Context, name string, p *properties.Properties
 	}
 	result.print(w, f, plan.Workload().Describe())
 	return errors.Join(err, out.Put(result))
+}
+
+// fabrics names the fabrics of all engines.
+func fabrics(all []*contender) string {
+	var names []string
+	for _, c := range all {
+		if name := c.p.GetString(props.Fabric, "inproc"); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " and ")
 }
 
 func (a *app) runAll(ctx context.Context, name string, f *compareFlags, all []*contender, result *comparison) error {

@@ -48,7 +48,8 @@ type Spread struct{ Min, Median, Max float64 }
 // SpreadOf returns the spread of at least one value.
 func SpreadOf(v []float64) Spread {
 	v = slices.Sorted(slices.Values(v))
-	return Spread{v[0], v[len(v)/2], v[len(v)-1]}
+	n := len(v)
+	return Spread{v[0], (v[(n-1)/2] + v[n/2]) / 2, v[n-1]}
 }
 
 // String prints the middle, and the least to the greatest in brackets.

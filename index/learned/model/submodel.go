@@ -239,7 +239,7 @@ func (s *SubModel) guess(pos int64, lo, hi int) int {
 func (s *SubModel) ModelBytes() int { return 8 * (headerWords + 2*s.Segments()) }
 
 // TTBytes returns the size in bytes of translation table, corrections and exceptions
-// as encoded, whether the TT is held or not.
+// as encoded, whether the TT is held or not; as held if it is unpacked.
 func (s *SubModel) TTBytes() int { return 8 * (s.exceptions() + s.ttWords()) }
 
 // HeadTTBytes returns how many of TTBytes are in the head, and so held without the

@@ -23,8 +23,8 @@ func unpackedCell(w uint64) int64 { return int64(w >> 32) }
 
 func unpackedALN(w uint64) uint32 { return uint32(w) }
 
-// Unpack makes s hold its TT unpacked: Predict and ALN return the same as before and
-// take less time, TTBytes returns the bytes now held. s must hold its TT, and can
+// Unpack makes s hold its TT unpacked: Predict and ALN return the same as before, TTBytes
+// returns the bytes now held. s must hold its TT, and can
 // neither be encoded again nor complete predictions of others afterwards. It allocates
 // the memory for the words.
 func (s *SubModel) Unpack() {
@@ -42,9 +42,7 @@ func (s *SubModel) Unpack() {
 	body = append(body, lastCell<<32)
 
 	s.ttAt, s.body = uint16(len(fixed)), body
-	if len(body) > 1 {
-		s.body[1] &^= 1<<listBits - 1 // there are no exceptions any more
-	}
+	s.body[1] &^= 1<<listBits - 1 // counts: there are no exceptions any more
 	s.flags &= 1<<extentShiftAt - 1
 	s.alnBits, s.alnBase = unpacked, 0
 }
