@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,12 +21,15 @@ func TestCacheBudgets(t *testing.T) {
 	for _, family := range []string{"plr", "rmi"} {
 		c := startCached(ctx, t, family)
 		kept := map[string]uint64{}
-		for _, name := range []string{"full", "part=512", "models", "router"} {
+		for _, name := range []string{"full", "part=512", "models", "router", "tree", "tree=4096"} {
 			kept[name] = c.kept(ctx, t, name)
 		}
 		t.Log(family, kept)
 		if kept["full"] <= kept["part=512"] || kept["part=512"] < kept["models"] || kept["models"] <= kept["router"] {
 			t.Errorf("family %s: bytes kept are %v", family, kept)
+		}
+		if kept["tree"] <= kept["tree=4096"] || kept["tree=4096"] == 0 || kept["tree=4096"] > 4096 {
+			t.Errorf("family %s: bytes of inner nodes kept are %v", family, kept)
 		}
 	}
 	if _, err := txn.ParseCache("part"); err == nil {
@@ -35,6 +40,56 @@ func TestCacheBudgets(t *testing.T) {
 	}
 	if _, err := learned.ParseFamily("tree"); err == nil {
 		t.Error("a family that does not exist is taken")
+	}
+}
+
+// TestInnerNodesAreRefused: a DB that is to cache inner nodes says so if there are none: of
+// string keys, or because the data servers do not publish them.
+func TestInnerNodesAreRefused(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	open := func(cl *Cluster, net *inproc.Network) (*txn.DB, error) {
+		return txn.Open(ctx, txn.Config{
+			Servers: []string{cl.Servers[0].Addr()}, Dial: net.Dial, Cache: txn.Cache{Keep: txn.CacheTree},
+		})
+	}
+	start := func(d ...tables.Def) (*Cluster, *inproc.Network) {
+		cat, err := tables.NewCatalog(d...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		net := inproc.New(inproc.Options{})
+		cl, err := Embedded(ctx, EmbeddedConfig{Catalog: cat, Network: net})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cl.Close() })
+		return cl, net
+	}
+	columns := []tables.Column{{Name: "n", Type: tables.Int64}}
+	byHash := tables.Partitioning{Kind: tables.ByHash}
+	numbers := tables.Def{Name: "numbers", Key: tables.NumberKey, Primary: tables.Ordered, Columns: columns, Partition: byHash}
+	cl, net := start(numbers)
+	db, err := open(cl, net)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tab, err := db.Table("numbers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.View(ctx, func(tx *txn.Txn) error {
+		_, err := tx.Get(tab, tables.Num(1))
+		return err
+	})
+	if !errors.Is(err, txn.ErrCache) || !strings.Contains(err.Error(), cl.Servers[0].Addr()) {
+		t.Errorf("without inner nodes: %v, want %v and the data server", err, txn.ErrCache)
+	}
+	texts := tables.Def{Name: "texts", Key: tables.StringKey, Primary: tables.Ordered, Columns: columns, Partition: byHash}
+	cl, net = start(numbers, texts)
+	if db, err := open(cl, net); !errors.Is(err, txn.ErrCache) || !strings.Contains(err.Error(), "texts") {
+		t.Errorf("string keys: %v, %v, want %v and the index", db, err, txn.ErrCache)
 	}
 }
 
@@ -53,7 +108,7 @@ func startCached(ctx context.Context, t *testing.T, family string) cached {
 		t.Fatal(err)
 	}
 	net := inproc.New(inproc.Options{})
-	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: bank(t), Network: net, Family: f})
+	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: bank(t), Network: net, Family: f, PublishInner: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,6 @@ import (
 	"drtmx/internal/testseed"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
-	"drtmx/server"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -382,10 +381,7 @@ func changesRun(t *testing.T, seed uint64) (*feedWorld, *feedModel, int, int) {
 	cat := feedCatalog(t)
 	d := &crashable{sub: s.Split("disks"), parts: 64 << 10, every: 256 << 10}
 	u := setup{servers: 1 + s.Intn(3), client: txn.Config{Seed: seed | 1}, net: inproc.Options{Seed: seed}}
-	u.more = func(x *cluster, i int, c *server.Config) {
-		d.config(x, i, c)
-		c.Catalog, c.Procedures = cat, nil
-	}
+	u.more, u.other = d.config, &workload{catalog: cat}
 	u.partitions = u.servers * (1 + s.Intn(2))
 	d.replicas = 1 + s.Intn(u.servers)
 	x := u.start(t, newLists(&load{Room: 8}))

@@ -91,6 +91,23 @@ type setup struct {
 	memory     uint64                                    // of a partition; 0: the default
 }
 
+// cache is what clients cache: with some seeds inner nodes instead of models, unless an ordered
+// index has string keys.
+func (u *setup) cache(x *cluster) txn.Cache {
+	cat := x.s.cat
+	if u.other != nil {
+		cat = u.other.catalog
+	}
+	for _, ix := range cat.Indexes {
+		if ix.Ordered && ix.Strings {
+			return txn.Cache{}
+		}
+	}
+	return []txn.Cache{
+		{}, {}, {}, {}, {Keep: txn.CacheTree}, {Keep: txn.CachePartTree, TableBytes: 4 << 10},
+	}[rng.New(u.client.Seed).Split("cache").Intn(6)]
+}
+
 func (u setup) start(t testing.TB, s *listSchema) *cluster {
 	t.Helper()
 	var last error
@@ -131,6 +148,7 @@ func (u *setup) open(x *cluster) error {
 		}
 	}
 	c := u.client
+	c.Cache = u.cache(x)
 	c.Servers, c.Dial = x.addrs, u.provider(x.net, rdma.Identity{Role: rdma.RoleWriter, Name: clientName}).Dial
 	u.as(clientName, func() { x.DB, err = txn.Open(context.Background(), c) })
 	if u.world != nil {
@@ -188,6 +206,7 @@ func (u *setup) config(x *cluster, i int) server.Config {
 		Checksums: u.net.Faults.Scramble > 0, MemoryBytes: 1 << 30, Retain: u.retain,
 	}
 	c.SmallLeaves(u.slots)
+	c.PublishInner = u.cache(x).Keep.Inner()
 	if w := u.other; w != nil {
 		c.Catalog, c.Procedures = w.catalog, w.procedures
 	}

@@ -62,6 +62,9 @@ type Config struct {
 	Checksums bool
 	// Family of the models of ordered indexes; 0 means PLR. See learned.ParseFamily.
 	Family learned.Family
+	// PublishInner publishes the inner nodes of ordered indexes with native keys, for clients
+	// whose cache keeps those instead of models: see txn.CacheTree.
+	PublishInner bool
 	// slots of a leaf of an ordered index, and the unit in which memory grows; 0 means the
 	// defaults. Tests make both small.
 	slots   int

@@ -37,8 +37,8 @@ type Retry struct {
 // lookup one more round. The zero value keeps everything.
 type Cache struct {
 	Keep CacheParts
-	// TableBytes bounds, with CachePart, the translation tables kept for each index and
-	// partition.
+	// TableBytes bounds, for each index and partition, the translation tables kept with CachePart,
+	// or the inner nodes kept with CachePartTree.
 	TableBytes int
 }
 
@@ -61,7 +61,18 @@ const (
 	// leaf instead of about two. A prediction takes less time while the tables fit the
 	// caches of the processor, and more when they do not.
 	CacheDecoded
+	// CacheTree keeps all inner nodes of the trees on the data servers instead of models, a rival
+	// of the learned cache: a Get is one round. The servers must publish them; see PublishInner
+	// of their configuration.
+	CacheTree
+	// CachePartTree keeps the inner nodes that fit TableBytes, the upper ones and those that were
+	// used lately. Each node that is lacking costs a lookup one round more.
+	CachePartTree
 )
+
+// Inner reports whether a DB keeps inner nodes instead of models. Its ordered indexes must
+// have native keys then.
+func (p CacheParts) Inner() bool { return exec.Budget(p).Inner() }
 
 func (c Cache) exec() exec.Cache {
 	return exec.Cache{Budget: exec.Budget(c.Keep), TTBytes: c.TableBytes}
@@ -70,8 +81,8 @@ func (c Cache) exec() exec.Cache {
 // String returns the text that ParseCache parses.
 func (c Cache) String() string { return c.exec().String() }
 
-// ParseCache parses "full", "decoded", "part=BYTES", "models" or "router". BYTES is
-// TableBytes.
+// ParseCache parses "full", "decoded", "part=BYTES", "models", "router", "tree" or
+// "tree=BYTES". BYTES is TableBytes.
 func ParseCache(s string) (Cache, error) {
 	c, err := exec.ParseCache(s)
 	return Cache{CacheParts(c.Budget), c.TTBytes}, err

@@ -38,6 +38,9 @@ var (
 	// its writes require. It matches ErrUnavailable: sessions repeat writes until the
 	// caller's deadline, and reads go on.
 	ErrFewCopies = exec.ErrFewCopies
+	// ErrCache reports that Config.Cache asks for inner nodes that there are not: the data
+	// servers do not publish them, or an ordered index has string keys.
+	ErrCache = exec.ErrCache
 	// ErrNoSpace reports that the disk of a data server has no room for the log.
 	// Nothing was committed. Reads go on; writes succeed again once there is room.
 	ErrNoSpace = exec.ErrNoSpace

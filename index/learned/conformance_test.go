@@ -15,6 +15,7 @@ import (
 // engine enrols the package.
 func engine(o Options, co read.Options) indextest.Engine {
 	now := time.Duration(0)
+	o.PublishInner = co.Budget.Inner()
 	var last *Server
 	tick := func(s index.Server) {
 		for range 8 {
@@ -123,20 +124,21 @@ func (g *scanWithServer) Result() *index.ScanResult {
 }
 
 // TestConformance runs the suite for rows inline and everything cached, a short
-// form of it for rows apart and models only, and all of it for all eight
+// form of it for rows apart and models only, and for inner nodes, and all of it for all
 // combinations if DRTMX_LONG is set.
 func TestConformance(t *testing.T) {
 	long := os.Getenv("DRTMX_LONG") != ""
+	bytes := map[read.Budget]int{read.PartTT: 64, read.PartTree: 4 << 10}
 	for _, inline := range []Inline{Yes, No} {
 		for budget := read.Full; budget.Valid(); budget++ {
 			o := Options{Inline: inline, SlotsPerLeaf: 8, LeavesPerSubModel: 16, Quarantine: 50 * time.Millisecond}
-			eng := engine(o, read.Options{Cache: read.Cache{Budget: budget, TTBytes: 64}})
+			eng := engine(o, read.Options{Cache: read.Cache{Budget: budget, TTBytes: bytes[budget]}})
 			name := fmt.Sprintf("inline=%v/budget=%d", inline == Yes, budget)
 			switch {
 			case long || inline == Yes && budget == read.Full:
 				t.Run(name, func(t *testing.T) { indextest.RunOrdered(t, eng, inline == No) })
-			case inline == No && budget == read.ModelsOnly:
-				t.Run(name, func(t *testing.T) { briefly(t, eng) })
+			case inline == No && (budget == read.ModelsOnly || budget == read.PartTree), inline == Yes && budget == read.Tree:
+				t.Run(name, func(t *testing.T) { briefly(t, eng, inline == No) })
 			}
 		}
 	}
@@ -188,7 +190,7 @@ func TestConformanceOfStrings(t *testing.T) {
 }
 
 // briefly is the suite in short runs.
-func briefly(t *testing.T, eng indextest.Engine) {
+func briefly(t *testing.T, eng indextest.Engine, rowsStay bool) {
 	seed := indextest.Seed(t)
 	for _, v := range indextest.Variants() {
 		t.Run(v.Name, func(t *testing.T) {
@@ -196,7 +198,7 @@ func briefly(t *testing.T, eng indextest.Engine) {
 				t.Error(err)
 			}
 			for _, keys := range []int{60, 400} {
-				o := indextest.ModelRun{Variant: v, Seed: seed, Ops: 1500 / indextest.Scale, Keys: keys, RowWords: 5, Ordered: true, RowsStay: true}
+				o := indextest.ModelRun{Variant: v, Seed: seed, Ops: 1500 / indextest.Scale, Keys: keys, RowWords: 5, Ordered: true, RowsStay: rowsStay}
 				if err := indextest.CheckModel(eng, o); err != nil {
 					t.Error(err)
 				}

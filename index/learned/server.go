@@ -76,6 +76,9 @@ type Options struct {
 	Quarantine time.Duration
 	// Clock measures the quarantine; nil means clock.Now.
 	Clock clock.Source
+	// PublishInner publishes the inner nodes too, for clients whose cache keeps those instead
+	// of models. It has no effect with Strings.
+	PublishInner bool
 }
 
 // kind returns the kind of layout that the options select.
@@ -152,7 +155,7 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 	changed := func(low, high index.Key, bounded bool, leaf uint64, rising bool) {
 		s.trainer.Changed(low, high, bounded, leaf, rising)
 	}
-	if s.Tree, err = tree.New(a, tree.Options{Layout: lay, Locks: o.Locks, Quarantine: o.Quarantine, Clock: o.Clock, Changed: changed}); err != nil {
+	if s.Tree, err = tree.New(a, tree.Options{Layout: lay, Locks: o.Locks, Quarantine: o.Quarantine, Clock: o.Clock, Mirror: o.PublishInner, Changed: changed}); err != nil {
 		return nil, err
 	}
 	s.trainer, err = train.New(train.Options{

@@ -62,6 +62,8 @@ type Size struct {
 	// Models is the family of the models of ordered indexes; 0 means the index
 	// package's default.
 	Models learned.Family `json:",omitempty"`
+	// PublishInner publishes the inner nodes of ordered indexes: see server.Config.
+	PublishInner bool `json:",omitempty"`
 	// DataDir, if set, is the directory of the data, and makes the data servers
 	// durable: each keeps its data in a directory of its own there. Empty means
 	// that data is in memory only.

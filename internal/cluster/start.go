@@ -171,7 +171,7 @@ type dataServer interface {
 // serverConfig returns the configuration of one data server, without its provider.
 func serverConfig(w Workload, size Size, self placement.Server, addrs []string) server.Config {
 	c := server.Config{
-		Index: int(self), Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Family: size.Models,
+		Index: int(self), Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Family: size.Models, PublishInner: size.PublishInner,
 		Retain: size.Retain, RetainBytes: size.RetainBytes,
 		Catalog: w.Catalog, Procedures: w.Procedures,
 	}

@@ -69,6 +69,7 @@ cluster: see drtmx cluster kill.`,
 	s.size.add(c)
 	s.workload.add(a, c)
 	s.models.add(c)
+	s.models.addInner(c)
 	s.addFabrics(c)
 	s.tls.add(c)
 	s.log.add(c)
@@ -83,7 +84,7 @@ func (f *upFlags) args() []string {
 	s := &f.serve
 	args := []string{
 		"serve", "--runtime-dir", s.dir, "--servers", strconv.Itoa(s.size.servers), "--partitions", strconv.Itoa(s.size.partitions),
-		"--models", s.models.name, "--fabrics", strings.Join(s.fabrics, ","), "--listen", s.listen,
+		"--models", s.models.name, fmt.Sprintf("--publish-inner=%v", s.models.inner), "--fabrics", strings.Join(s.fabrics, ","), "--listen", s.listen,
 		"--metrics", s.shows.metrics, "--pprof", s.shows.pprof, "--log-format", s.log.format,
 	}
 	if s.data.dir != "" {

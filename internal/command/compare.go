@@ -15,7 +15,6 @@ import (
 	"drtmx/internal/cluster"
 	"drtmx/tpcc"
 	"drtmx/tpcc/bench"
-	"drtmx/txn"
 )
 
 // compareFlags are the flags of tpcc compare.
@@ -48,14 +47,10 @@ type comparison struct {
 
 // ratioReport compares the first design with another, within each repetition.
 type ratioReport struct {
-	Mix     string     `json:"mix"`
-	Rival   string     `json:"rival"`
-	Design  string     `json:"design"`
-	Through cli.Spread `json:"throughput_ratio"`
-	// CPU ratios are of processor time for each transaction: of clients and
-	// data servers together, and of the data servers alone.
-	CPU       cli.Spread `json:"cpu_ratio"`
-	ServerCPU cli.Spread `json:"server_cpu_ratio"`
+	Mix    string `json:"mix"`
+	Rival  string `json:"rival"`
+	Design string `json:"design"`
+	cli.Ratios
 }
 
 func (a *app) compareCommand() *cobra.Command {
@@ -133,11 +128,14 @@ func (f *compareFlags) plans(given func(string) bool, found *cluster.Data) ([]*r
 					return nil, err
 				}
 				p.found = found
-				if i == 0 || p.config.Design.Reads == txn.OneSided { // no other design has models to keep
+				if i == 0 || p.config.Design.HasModels() {
 					plans = append(plans, p)
 				}
 			}
 		}
+	}
+	for _, p := range plans {
+		plans[0].models.inner = plans[0].models.inner || p.models.inner // it starts the data servers
 	}
 	if len(plans) < 2*len(f.mixes) {
 		return nil, fmt.Errorf("--designs %s: want two or more", strings.Join(f.designs, ","))
@@ -149,7 +147,7 @@ func (f *compareFlags) plans(given func(string) bool, found *cluster.Data) ([]*r
 // several are.
 func (f *compareFlags) label(design, cache string) string {
 	d, err := bench.FindDesign(design)
-	if err == nil && d.Reads == txn.OneSided && len(f.caches) > 1 {
+	if err == nil && d.HasModels() && len(f.caches) > 1 {
 		return design + " cache " + cache
 	}
 	return design
@@ -336,23 +334,22 @@ func (c *comparison) compare(f *compareFlags, labels []string) {
 	for _, mix := range f.mixNames() {
 		ours := c.of(f, mix, labels[0])
 		for _, rival := range labels[1:] {
-			theirs := c.of(f, mix, rival)
-			var through, cpu, server []float64
-			for i := range min(len(ours), len(theirs)) {
-				x, y := ours[i], theirs[i]
-				through = append(through, bench.Ratio(x.Throughput, y.Throughput))
-				cpu = append(cpu, bench.Ratio((x.ClientCPUS+x.ServerCPUS)/x.Finished(), (y.ClientCPUS+y.ServerCPUS)/y.Finished()))
-				server = append(server, bench.Ratio(x.ServerCPUS/x.Finished(), y.ServerCPUS/y.Finished()))
+			if r, ok := cli.RatiosOf(costs(ours), costs(c.of(f, mix, rival))); ok {
+				c.Ratios = append(c.Ratios, ratioReport{mix, rival, labels[0], r})
 			}
-			if len(through) == 0 {
-				continue
-			}
-			c.Ratios = append(c.Ratios, ratioReport{
-				Mix: mix, Design: labels[0], Rival: rival,
-				Through: cli.SpreadOf(through), CPU: cli.SpreadOf(cpu), ServerCPU: cli.SpreadOf(server),
-			})
 		}
 	}
+}
+
+// costs are what each run achieved and took.
+func costs(rs []*bench.Report) (all []cli.Cost) {
+	for _, r := range rs {
+		all = append(all, cli.Cost{
+			Throughput: r.Throughput,
+			CPU:        bench.Ratio(r.ClientCPUS+r.ServerCPUS, r.Finished()), ServerCPU: bench.Ratio(r.ServerCPUS, r.Finished()),
+		})
+	}
+	return all
 }
 
 func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, out *cli.JSONFile) {
@@ -370,7 +367,7 @@ func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, o
 		parsed, _ := tpcc.ParseMix(f.mixes[i])
 		types := bench.Names(parsed.Types())
 		fmt.Fprintf(w, "\n%s\n\n", mix)
-		rows := [][]string{{"design", "per second", "µs CPU of clients", "of data servers"}}
+		rows := [][]string{{"design", "per second", "µs CPU of clients", "of data servers", "cached"}}
 		for _, name := range types {
 			rows[0] = append(rows[0], "rounds "+name, "RPCs")
 		}
@@ -382,10 +379,10 @@ func (a *app) printComparison(c *comparison, f *compareFlags, labels []string, o
 		cli.Table(w, rows)
 		fmt.Fprintln(w)
 		printLatencies(w, labels, types, func(label string) []*bench.Report { return c.of(f, mix, label) })
-		rows = [][]string{{"ratio", "throughput", "CPU per transaction", "data-server CPU per transaction"}}
+		rows = [][]string{cli.RatioTitles("transaction")}
 		for _, x := range c.Ratios {
 			if x.Mix == mix {
-				rows = append(rows, []string{x.Design + " ÷ " + x.Rival, x.Through.String(), x.CPU.String(), x.ServerCPU.String()})
+				rows = append(rows, x.Row(x.Design, x.Rival))
 			}
 		}
 		cli.Table(w, rows)
@@ -409,13 +406,17 @@ func printLatencies(w io.Writer, labels, types []string, of func(label string) [
 }
 
 func designRow(label string, rs []*bench.Report, types []string) []string {
-	var through, client, server []float64
+	var through, client, server, cached []float64
 	for _, r := range rs {
 		through = append(through, r.Throughput)
 		client = append(client, 1e6*bench.Ratio(r.ClientCPUS, r.Finished()))
 		server = append(server, 1e6*bench.Ratio(r.ServerCPUS, r.Finished()))
+		cached = append(cached, float64(r.CacheBytes))
 	}
-	row := []string{label, cli.SpreadOf(through).String(), cli.SpreadOf(client).String(), cli.SpreadOf(server).String()}
+	row := []string{
+		label, cli.SpreadOf(through).String(), cli.SpreadOf(client).String(), cli.SpreadOf(server).String(),
+		cli.BytesText(uint64(cli.SpreadOf(cached).Median)),
+	}
 	for _, name := range types {
 		var rounds, rpcs []float64
 		for _, r := range rs {

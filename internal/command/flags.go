@@ -62,10 +62,13 @@ func checkChoice(flag, value string, choices []string) error {
 }
 
 // cacheHelp describes --cache.
-const cacheHelp = "how much of the models of ordered indexes clients keep: full, decoded (the same, with tables that are larger and quicker to use while they fit the caches of the processor), part=BYTES (of translation tables, for each index and partition), models or router; what they do not keep costs a READ more"
+const cacheHelp = "how much of the models of ordered indexes clients keep: full, decoded (the same, with tables that are larger and quicker to use while they fit the caches of the processor), part=BYTES (of translation tables, for each index and partition), models or router; what they do not keep costs a READ more. tree or tree=BYTES (for each index and partition) keeps inner nodes of the data servers' trees instead"
 
 // modelsFlag is the family of the models of ordered indexes.
-type modelsFlag struct{ name string }
+type modelsFlag struct {
+	name  string
+	inner bool // publish inner nodes
+}
 
 func (m *modelsFlag) add(c *cobra.Command) {
 	c.Flags().StringVar(&m.name, "models", "plr", "how data servers fit the models of ordered indexes: plr (piecewise linear with bounded error) or rmi (two-level, as XStore)")
@@ -74,6 +77,11 @@ func (m *modelsFlag) add(c *cobra.Command) {
 func (m *modelsFlag) check() error {
 	_, err := learned.ParseFamily(m.name)
 	return flagFault("models", m.name, err)
+}
+
+// addInner adds the flag for data servers whose clients may cache inner nodes.
+func (m *modelsFlag) addInner(c *cobra.Command) {
+	c.Flags().BoolVar(&m.inner, "publish-inner", false, "publish the inner nodes of ordered indexes with numbers as keys too, for clients with --cache tree")
 }
 
 // family is the family named, which was checked.

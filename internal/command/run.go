@@ -182,6 +182,10 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	add(err)
 	c.Cache, err = txn.ParseCache(f.cache)
 	add(flagFault("cache", f.cache, err))
+	if d := c.Design; d != nil && d.Cache.Keep.Inner() {
+		c.Cache = d.Cache
+	}
+	p.models.inner = c.Cache.Keep.Inner()
 	if c.Homes == "" {
 		c.Homes = bench.DefaultHomes(c.Mix, c.KeyingThink)
 	}

@@ -87,10 +87,10 @@ func (f *serveFlags) partitions() int {
 	return f.size.partitions
 }
 
-// clusterSize is the size asked for, with the family of models.
+// clusterSize is the size asked for, with what is published of ordered indexes.
 func (f *serveFlags) clusterSize() cluster.Size {
 	s := f.size.size()
-	s.Models, s.DataDir = f.models.family(), f.data.dir
+	s.Models, s.PublishInner, s.DataDir = f.models.family(), f.models.inner, f.data.dir
 	return s
 }
 
@@ -144,6 +144,7 @@ func (f *serveFlags) add(a *app, c *cobra.Command) {
 	f.size.add(c)
 	f.workload.add(a, c)
 	f.models.add(c)
+	f.models.addInner(c)
 	f.addFabrics(c)
 	f.tls.add(c)
 	fl.StringVar(&f.tls.secret, "secret-file", "", "with --index: file with the secret by which the data servers of the cluster know each other without certificates, the same for all of them (default: a secret in etcd, or in the runtime directory)")

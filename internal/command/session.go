@@ -66,7 +66,7 @@ type session struct {
 // memory, the data servers run in this process, unless the flags name a fabric.
 func (a *app) start(ctx context.Context, p *runPlan, debug []string) (*session, error) {
 	size := p.size.size()
-	size.Models, size.DataDir = p.models.family(), p.data.dir
+	size.Models, size.PublishInner, size.DataDir = p.models.family(), p.models.inner, p.data.dir
 	if p.fabric != fabricInproc {
 		o, err := processes([]string{p.fabric}, &p.where.tls, "", size)
 		o.Debug = debug

@@ -82,7 +82,21 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 		db.Close()
 		return nil, err
 	}
+	for _, ix := range db.Catalog().Indexes {
+		if err := db.cacheable(ix); err != nil {
+			db.Close()
+			return nil, err
+		}
+	}
 	return db, nil
+}
+
+// cacheable returns why the cache cannot hold an index.
+func (db *DB) cacheable(ix *tables.Index) error {
+	if ix.Ordered && ix.Strings && db.cfg.Cache.Budget.Inner() {
+		return fmt.Errorf("%w: index %s has string keys, want a cache other than %v", ErrCache, ix.Name, db.cfg.Cache)
+	}
+	return nil
 }
 
 // Catalog returns the latest version of the cluster's catalogue that the DB knows.

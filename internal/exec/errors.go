@@ -55,6 +55,9 @@ var (
 	// its writes require. It matches ErrUnavailable: sessions repeat writes until the
 	// caller's deadline, and reads go on.
 	ErrFewCopies = fmt.Errorf("%w: too few copies of its data are in sync", ErrUnavailable)
+	// ErrCache reports that Config.Cache asks for inner nodes that there are not: the data
+	// servers do not publish them, or an ordered index has string keys.
+	ErrCache = errors.New("txn: no inner nodes to cache")
 	// ErrNoSpace reports that the disk of a data server has no room for the log. The
 	// transaction was aborted. Reads go on; writes succeed again once there is room.
 	ErrNoSpace = errors.New("txn: no space on the disk of a data server")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/learned/read"
 	"drtmx/internal/clock"
 	"drtmx/internal/placement"
 	"drtmx/internal/wire"
@@ -403,6 +404,11 @@ func (rd *reader) newPool(ctx context.Context, l *link, ix int, part placement.P
 			return nil, rd.net.txn.abandon(CauseCatalog)
 		}
 	}
+	if all := rd.db.Catalog().Indexes; ix < len(all) {
+		if err := rd.db.cacheable(all[ix]); err != nil {
+			return nil, err
+		}
+	}
 	n := rd.db.Partitions()
 	if most := max(len(rd.db.Catalog().Indexes), ix+1) * n; most > len(rd.pools) {
 		rd.pools = append(rd.pools, make([]*opPool, most-len(rd.pools))...)
@@ -427,7 +433,10 @@ func (rd *reader) maintain(ctx context.Context, p *opPool) error {
 	if err != nil {
 		return err
 	}
-	if err := p.client.Maintain(ctx, l.conn); err != nil && !errors.Is(err, index.ErrCorrupt) {
+	switch err := p.client.Maintain(ctx, l.conn); {
+	case errors.Is(err, read.ErrNoInner):
+		return fmt.Errorf("%w: data server %s does not publish them (drtmx serve --publish-inner)", ErrCache, rd.db.servers[p.server])
+	case err != nil && !errors.Is(err, index.ErrCorrupt):
 		return rd.net.broken(ctx, l, err)
 	}
 	return nil // a corrupt index is being rewritten; reads fall back to the server until the next refresh

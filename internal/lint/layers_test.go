@@ -57,6 +57,7 @@ var layers = map[string]int{
 	"index/hash":          5,
 	"index/learned":       5,
 	"index/learned/leaf":  5,
+	"index/learned/inner": 5,
 	"index/learned/model": 5,
 	"index/learned/tree":  5,
 	"index/learned/train": 5,
@@ -124,10 +125,11 @@ var layers = map[string]int{
 // client half is read. They share the layout, leaf and model, and nothing else.
 var learnedIndex = map[string][]string{
 	"index/learned/leaf":  {},
+	"index/learned/inner": {},
 	"index/learned/model": {"index/learned/leaf"},
-	"index/learned/tree":  {"index/learned/leaf"},
+	"index/learned/tree":  {"index/learned/leaf", "index/learned/inner"},
 	"index/learned/train": {"index/learned/leaf", "index/learned/model", "index/learned/tree"},
-	"index/learned/read":  {"index/learned/leaf", "index/learned/model"},
+	"index/learned/read":  {"index/learned/leaf", "index/learned/inner", "index/learned/model"},
 	"index/learned":       {"index/learned/leaf", "index/learned/model", "index/learned/tree", "index/learned/train"},
 }
 

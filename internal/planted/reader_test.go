@@ -244,6 +244,33 @@ var readerBugs = []bug{
 		caught: []test{{"index/learned/model", "TestTailEntries", "taken as"}},
 	},
 	{
+		name: "OldInnerNodeIsKept", why: "a client that READs an inner node again beside a leaf keeps the old one",
+		edits: []edit{{
+			file: "index/learned/read/inner.go",
+			old:  "		f.keepNode(w.depth, at.buf)\n	case nodeOther:\n",
+			new:  "	case nodeOther:\n",
+		}},
+		caught: []test{{"index/learned/read", "TestInnerNodesFollowTheTree", "when all nodes were READ again"}},
+	},
+	{
+		name: "ForeignInnerNodeIsBelieved", why: "a client takes an inner node that does not cover the key",
+		edits: []edit{{
+			file: "index/learned/read/inner.go",
+			old:  "got.Level != f.way.path[depth-1].Level-1 || !got.Covers(f.key.Num) {\n",
+			new:  "got.Level != f.way.path[depth-1].Level-1 {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestInnerNodesFollowTheTree", "when all nodes were READ again|fallback"}},
+	},
+	{
+		name: "InnerNodesGrow", why: "the bound of the inner nodes that a client holds is ignored",
+		edits: []edit{{
+			file: "index/learned/read/nodes.go",
+			old:  "	if c.bound > 0 && !c.room(nd) {\n",
+			new:  "	if c.bound > 0 && c.bound < len(c.all) && !c.room(nd) {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestTreeCacheIsBounded", "bytes held, want at most"}},
+	},
+	{
 		name: "UnpackedGuessIsBelieved", why: "a client with decoded translation tables takes one of the leaves around its guess, whether the key's leaf is among them or not",
 		edits: []edit{{
 			file: "index/learned/model/unpacked.go",
@@ -273,7 +300,7 @@ var readerBugs = []bug{
 	{
 		name: "ComparedStoresGrow", why: "the runs of a comparison begin with the records that earlier ones inserted",
 		edits: []edit{{
-			file: "cmd/go-ycsb/compare.go",
+			file: "cmd/go-ycsb/engines.go",
 			old:  "	if plan.Inserts() { // the next run begins with the same records\n",
 			new:  "	if plan.Inserts() && f.repeat == 0 {\n",
 		}},

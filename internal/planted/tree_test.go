@@ -18,6 +18,24 @@ var treeBugs = []bug{
 		caught: []test{{"index/learned/tree", "TestStepsOfSplits/inline", "is absent|to be absent"}},
 	},
 	{
+		name: "MergedInnerNodeStaysPublished", why: "the published copy of an inner node lacks the children of a sparse neighbour",
+		edits: []edit{{
+			file: "index/learned/tree/inner.go",
+			old:  "	t.mirror.mark(left)\n",
+			new:  "",
+		}},
+		caught: []test{{"index/learned/read", "TestInnerNodesFollowTheTree", "is published as"}},
+	},
+	{
+		name: "OldHighFenceIsPublished", why: "published inner nodes keep their high fence when the node on their right begins later",
+		edits: []edit{{
+			file: "index/learned/tree/inner.go",
+			old:  "	t.mirror.markLeft(p, d)\n	for d--; d >= 0; d-- {\n",
+			new:  "	for d--; d >= 0; d-- {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestInnerNodesFollowTheTree", "is published as"}},
+	},
+	{
 		name: "TreeStaleCopyOfSplit", why: "slots whose rows a split has moved keep their headers",
 		edits: []edit{{
 			file: "index/learned/tree/split.go",

@@ -22,13 +22,27 @@ type Design struct {
 	// Where read-only transactions run. Config has where NEW-ORDER and PAYMENT run,
 	// in all designs.
 	orderStatus, stockLevel tpcc.Mode
+	// Cache is what the clients cache if the design says so: inner nodes. Else Config has it.
+	Cache txn.Cache
 }
+
+// HasModels reports whether clients read by models, of which they cache what Config says.
+func (d *Design) HasModels() bool { return d.Reads == txn.OneSided && !d.Cache.Keep.Inner() }
+
+// treeCacheBytes bounds the inner nodes that a client of treecache holds of each index and
+// partition.
+const treeCacheBytes = 128 << 10
 
 // Designs are the designs that a run can have; the first is the default.
 var Designs = []Design{
-	{"drtmx", txn.OneSided, tpcc.Client, tpcc.Default},
-	{"drtmh", txn.OrderedByRPC, tpcc.Client, tpcc.Default},
-	{"rpc", txn.OrderedByRPC, tpcc.Procedure, tpcc.Procedure},
+	{Name: "drtmx", Reads: txn.OneSided, orderStatus: tpcc.Client, stockLevel: tpcc.Default},
+	{Name: "drtmh", Reads: txn.OrderedByRPC, orderStatus: tpcc.Client, stockLevel: tpcc.Default},
+	{Name: "rpc", Reads: txn.OrderedByRPC, orderStatus: tpcc.Procedure, stockLevel: tpcc.Procedure},
+	{
+		Name: "treecache", Reads: txn.OneSided, orderStatus: tpcc.Client, stockLevel: tpcc.Default,
+		Cache: txn.Cache{Keep: txn.CachePartTree, TableBytes: treeCacheBytes},
+	},
+	{Name: "fullcache", Reads: txn.OneSided, orderStatus: tpcc.Client, stockLevel: tpcc.Default, Cache: txn.Cache{Keep: txn.CacheTree}},
 }
 
 // FindDesign returns the design with a name. Its error lists the valid names.

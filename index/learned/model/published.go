@@ -18,6 +18,7 @@ const (
 	rootFirst    = 4
 	rootGen      = 5
 	rootNumber   = 6
+	rootInner    = 7
 	// RootWords is the size of a root block.
 	RootWords = 8
 
@@ -93,6 +94,7 @@ type Root struct {
 	First  uint64  // the leftmost leaf
 	Gen    Pointer // the block of the generation, 0 before the first training
 	Number uint64  // of the generation
+	Inner  uint64  // the published root of the inner nodes, 0 if they are not published
 	keys   keyFormat
 }
 
@@ -105,7 +107,7 @@ func NewRoot(lay leaf.Layout, first uint64) Root {
 func (r *Root) Body(dst []uint64) []uint64 {
 	l := &r.Layout
 	geometry := uint64(l.RowWords)<<32 | uint64(l.Slots)<<16 | uint64(l.Kind)
-	return append(dst, tag(magicRoot, l.ID), geometry, r.First, uint64(r.Gen), r.Number, 0)
+	return append(dst, tag(magicRoot, l.ID), geometry, r.First, uint64(r.Gen), r.Number, r.Inner)
 }
 
 // RootOf checks and decodes an accepted copy of the root block at addr.
@@ -123,9 +125,9 @@ func RootOf(addr uint64, b []uint64) (r Root, err error) {
 		return r, fmt.Errorf("%w: %v", index.ErrCorrupt, err)
 	}
 	r = NewRoot(lay, b[rootFirst])
-	r.Gen, r.Number = Pointer(b[rootGen]), NumberOf(b)
-	if !ValidAddr(r.First) || r.Gen != 0 && !r.Gen.within(readWordsMax) {
-		return r, fmt.Errorf("%w: root points to %#x and %#x", index.ErrCorrupt, r.First, uint64(r.Gen))
+	r.Gen, r.Number, r.Inner = Pointer(b[rootGen]), NumberOf(b), b[rootInner]
+	if !ValidAddr(r.First) || !ValidAddr(r.Inner) || r.Gen != 0 && !r.Gen.within(readWordsMax) {
+		return r, fmt.Errorf("%w: root points to %#x, %#x and %#x", index.ErrCorrupt, r.First, uint64(r.Gen), r.Inner)
 	}
 	return r, nil
 }

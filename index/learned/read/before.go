@@ -12,6 +12,9 @@ import (
 // that it has learnt of since. It makes no round.
 func (c *Client) Before(key index.Key, n int) index.Key {
 	h := c.cur.Load()
+	if c.nodes != nil && h != nil {
+		return c.nodes.before(key.Num, n/max(h.root.Layout.Slots*rowsPerLeafShare/16, 1))
+	}
 	if h == nil || !h.Trained() {
 		return index.Key{}
 	}

@@ -25,6 +25,12 @@ const (
 	// leaf instead of about two. The READs are the same. A prediction takes less time while
 	// the tables fit the caches of the processor, and more when they do not.
 	Decoded
+	// Tree keeps all inner nodes of the server's tree instead of models, which the server must
+	// publish: see learned.Options. Keys must be native.
+	Tree
+	// PartTree keeps the inner nodes that fit Cache.TTBytes, and those above them. Each node that
+	// is lacking costs a lookup one round more.
+	PartTree
 
 	budgets // their number
 )
@@ -36,18 +42,27 @@ func (b Budget) Valid() bool { return b < budgets }
 // a client keeps. The zero value keeps everything.
 type Cache struct {
 	Budget Budget
-	// TTBytes bounds the translation tables kept under PartTT, for each index and partition.
+	// TTBytes bounds, for each index and partition, the translation tables kept under PartTT, or
+	// the inner nodes kept under PartTree.
 	TTBytes int
 }
 
-// budgetNames are the texts of ParseCache and String; PartTT is followed by its
-// bytes.
-var budgetNames = [...]string{Full: "full", PartTT: "part", ModelsOnly: "models", RouterOnly: "router", Decoded: "decoded"}
+// bounded reports whether Cache.TTBytes bounds what the budget keeps.
+func (b Budget) bounded() bool { return b == PartTT || b == PartTree }
+
+// Inner reports whether the budget keeps inner nodes instead of models.
+func (b Budget) Inner() bool { return b == Tree || b == PartTree }
+
+// budgetNames are the texts of ParseCache and String; those with a bound are
+// followed by its bytes.
+var budgetNames = [...]string{
+	Full: "full", PartTT: "part", ModelsOnly: "models", RouterOnly: "router", Decoded: "decoded", Tree: "tree", PartTree: "tree",
+}
 
 // String returns the text that ParseCache parses.
 func (c Cache) String() string {
-	if c.Budget == PartTT {
-		return budgetNames[PartTT] + "=" + strconv.Itoa(c.TTBytes)
+	if c.Budget.bounded() {
+		return budgetNames[c.Budget] + "=" + strconv.Itoa(c.TTBytes)
 	}
 	if c.Budget.Valid() {
 		return budgetNames[c.Budget]
@@ -55,19 +70,19 @@ func (c Cache) String() string {
 	return fmt.Sprintf("Cache(%d)", c.Budget)
 }
 
-// ParseCache parses "full", "decoded", "part=BYTES", "models" or "router". The empty
-// string is "full".
+// ParseCache parses "full", "decoded", "part=BYTES", "models", "router", "tree" or
+// "tree=BYTES". The empty string is "full".
 func ParseCache(s string) (Cache, error) {
 	name, bytes, part := strings.Cut(s, "=")
 	for b, n := range budgetNames {
 		c := Cache{Budget: Budget(b)}
 		switch {
-		case n != name || part != (c.Budget == PartTT):
+		case n != name || part != c.Budget.bounded():
 			continue
 		case part:
 			var err error
 			if c.TTBytes, err = strconv.Atoi(bytes); err != nil || c.TTBytes < 0 {
-				return Cache{}, fmt.Errorf("read: cache %q: want a number of bytes after part=", s)
+				return Cache{}, fmt.Errorf("read: cache %q: want a number of bytes after %s=", s, name)
 			}
 		}
 		return c, nil
@@ -75,5 +90,5 @@ func ParseCache(s string) (Cache, error) {
 	if s == "" {
 		return Cache{}, nil
 	}
-	return Cache{}, fmt.Errorf("read: cache %q, want full, decoded, part=BYTES, models or router", s)
+	return Cache{}, fmt.Errorf("read: cache %q, want full, decoded, part=BYTES, models, router, tree or tree=BYTES", s)
 }

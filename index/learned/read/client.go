@@ -40,8 +40,9 @@ type Client struct {
 	nextOp    atomic.Uint32
 	counts    [opStripes]counts
 	refreshes atomic.Uint64
-	clock     int // PartTT's next candidate for eviction
-	ttHeld    int // bytes of TTs held; used in Maintain only
+	clock     int        // PartTT's next candidate for eviction
+	ttHeld    int        // bytes of TTs held; used in Maintain only
+	nodes     *nodeCache // nil unless the client caches inner nodes
 }
 
 var _ index.Client = (*Client)(nil)
@@ -49,7 +50,22 @@ var _ index.Client = (*Client)(nil)
 // New makes the client half of the index whose root block is at root, in the region
 // rkey. It reads nothing: lookups fall back to the server until the first Maintain.
 func New(root uint64, rkey rdma.RKey, o Options) *Client {
-	return &Client{root: root, rkey: rkey, o: o}
+	c := &Client{root: root, rkey: rkey, o: o}
+	switch o.Budget {
+	case Tree:
+		c.nodes = new(nodeCache)
+	case PartTree:
+		c.nodes = &nodeCache{bound: max(o.TTBytes, 1)}
+	}
+	return c
+}
+
+// begins makes a finder for operations of one goroutine.
+func (f *finder) begins(c *Client) {
+	f.c, f.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
+	if c.nodes != nil {
+		f.way = new(walk)
+	}
 }
 
 // cache is a generation as the client holds it. Only its sub-models change.
@@ -141,6 +157,9 @@ func (c *Client) Stats() index.ClientStats {
 		}
 	}
 	s.CacheBytes = s.ModelBytes + s.TTBytes
+	if c.nodes != nil {
+		s.CacheBytes = uint64(c.nodes.bytes.Load())
+	}
 	return s
 }
 
@@ -164,7 +183,10 @@ func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 	defer c.work.Unlock()
 	f := fetcher{c: c, ctx: ctx, conn: conn}
 	h := c.cur.Load()
-	if h == nil || c.doubtful.Swap(false) {
+	switch again := c.doubtful.Swap(false); {
+	case c.nodes != nil:
+		return f.loadNodes(h)
+	case h == nil || again:
 		return f.load(h)
 	}
 	return f.refresh(h)

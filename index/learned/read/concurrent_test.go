@@ -40,13 +40,17 @@ func TestReadersBesideEverything(t *testing.T) {
 		{"scrambled", inproc.Faults{Scramble: 1, Pause: 0.02, Reorder: 0.5}, true},
 	} {
 		for _, inline := range []learned.Inline{learned.Yes, learned.No} {
-			for _, budget := range []Budget{Full, PartTT, ModelsOnly, RouterOnly, Decoded} {
-				if (testing.Short() || indextest.Scale > 1) && budget != Full {
+			for _, budget := range []Budget{Full, PartTT, ModelsOnly, RouterOnly, Decoded, Tree, PartTree} {
+				if (testing.Short() || indextest.Scale > 1) && budget != Full && budget != PartTree {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s/inline=%v/budget=%d", v.name, inline == learned.Yes, budget), func(t *testing.T) {
 					o := learned.Options{RowWords: 3, Inline: inline, SlotsPerLeaf: 6, LeavesPerSubModel: 12, Quarantine: 30 * time.Millisecond}
-					g := newRig(t, o, Options{Cache: Cache{Budget: budget, TTBytes: 200}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
+					bytes := 200
+					if budget == PartTree {
+						bytes = 5 << 10 // room for a few nodes
+					}
+					g := newRig(t, o, Options{Cache: Cache{Budget: budget, TTBytes: bytes}}, inproc.Options{Faults: v.faults, Seed: seed}, v.sums)
 					runBeside(t, g, seed)
 				})
 			}

@@ -68,28 +68,17 @@ func (f *fetcher) block(p model.Pointer) ([]uint64, error) {
 func (f *fetcher) load(old *cache) error {
 	var missing []int
 	for range loadTries {
-		b, err := f.block(model.NewPointer(f.c.root, model.RootWords))
+		h, err := f.rootBlock()
 		if err != nil {
 			return err
 		}
-		if b == nil {
+		if h == nil {
 			continue
 		}
-		root, err := model.RootOf(f.c.root, b)
-		if err != nil {
-			return err
-		}
-		if w := f.c.o.RowWords; w != 0 && w != root.Layout.RowWords {
-			return fmt.Errorf("%w: rows of %d words, want %d", index.ErrCorrupt, root.Layout.RowWords, w)
-		}
-		if (root.Layout.Kind == leaf.Strings) != f.c.o.Strings {
-			return fmt.Errorf("%w: string keys: %v, want %v", index.ErrCorrupt, (root.Layout.Kind == leaf.Strings), f.c.o.Strings)
-		}
-		if old != nil && old.root.Number == root.Number {
+		if old != nil && old.root.Number == h.root.Number {
 			return f.refresh(old)
 		}
-		h := &cache{root: root}
-		if root.Gen != 0 {
+		if h.root.Gen != 0 {
 			ok, err := f.directory(h)
 			if err != nil {
 				return err
@@ -109,6 +98,26 @@ func (f *fetcher) load(old *cache) error {
 	// Until the next Maintain, lookups use the old models, or the server.
 	f.c.doubtful.Store(true)
 	return nil
+}
+
+// rootBlock READs the root block. It returns a cache with nothing but the root, nil if the
+// block was being changed.
+func (f *fetcher) rootBlock() (*cache, error) {
+	b, err := f.block(model.NewPointer(f.c.root, model.RootWords))
+	if b == nil || err != nil {
+		return nil, err
+	}
+	root, err := model.RootOf(f.c.root, b)
+	if err != nil {
+		return nil, err
+	}
+	if w := f.c.o.RowWords; w != 0 && w != root.Layout.RowWords {
+		return nil, fmt.Errorf("%w: rows of %d words, want %d", index.ErrCorrupt, root.Layout.RowWords, w)
+	}
+	if (root.Layout.Kind == leaf.Strings) != f.c.o.Strings {
+		return nil, fmt.Errorf("%w: string keys: %v, want %v", index.ErrCorrupt, (root.Layout.Kind == leaf.Strings), f.c.o.Strings)
+	}
+	return &cache{root: root}, nil
 }
 
 // directory READs generation and chunks, and returns false if the server has freed

@@ -52,6 +52,7 @@ type finder struct {
 	patch      *patch    // of the sub-model, when the key was predicted
 	placed     place     // the key's place in patch
 	news       *news     // state of READs of tail lists; nil before the first
+	way        *walk     // through inner nodes, if the client caches those; else nil
 }
 
 // step is the finder's next state.
@@ -66,6 +67,9 @@ const (
 
 // predictLeaf predicts the leaf of the key. On stepWait, call resume with the next done.
 func (f *finder) predictLeaf(next *rdma.Batch) (step, uint64) {
+	if f.way != nil {
+		return f.walkFrom(next)
+	}
 	f.winOf, f.listed, f.patch = nil, nil, nil
 	if !f.h.Trained() {
 		f.held, f.model = nil, nil
@@ -179,6 +183,9 @@ func (f *finder) readPointer(next *rdma.Batch) (step, uint64) {
 
 // resume continues with the parts that were READ.
 func (f *finder) resume(done, next *rdma.Batch) (step, uint64) {
+	if f.way != nil {
+		return f.gotNode(done, next)
+	}
 	for _, i := range [...]int{f.winWR, f.headWR} {
 		if i < 0 {
 			continue
@@ -227,6 +234,8 @@ func (f *finder) gotTT(done *rdma.Batch) (step, uint64) {
 func (f *finder) back(next *rdma.Batch) (step, uint64) {
 	f.listed = nil
 	switch {
+	case f.way != nil:
+		return f.backTrack(next)
 	case f.model == nil:
 		return stepStuck, 0
 	case !f.model.HasTT():
@@ -276,6 +285,16 @@ func (f *finder) fetchedSub(digest uint64) (step, uint64) {
 	}
 	f.turn = turnPredict
 	return stepLeaf, f.lay.LeafAddr(f.own.ALN(f.leaf))
+}
+
+// missed records that what the client holds of sub-model sub, or the inner node that led
+// to a leaf, is old.
+func (f *finder) missed(sub int) {
+	if f.way != nil {
+		f.doubtWay()
+		return
+	}
+	f.c.missed(f.h, sub)
 }
 
 // begin takes the current cache; it returns false if none is loaded.

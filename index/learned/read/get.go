@@ -116,7 +116,7 @@ func (c *Client) NewGet() index.GetOp {
 		g := &nativeGet{o: o}
 		o.kindNow, o.past.kind = g, nativePast{g}
 	}
-	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
+	o.begins(c)
 	return o
 }
 
@@ -261,7 +261,7 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 // elsewhere continues after a leaf that does not cover the key.
 func (o *getOp) elsewhere(see leafVerdict, next *rdma.Batch) bool {
 	if see != seeRight || o.chases > 0 || !o.covered(o.sub) {
-		o.c.missed(o.h, o.sub)
+		o.missed(o.sub)
 	}
 	switch see {
 	case seeRight:
@@ -270,6 +270,10 @@ func (o *getOp) elsewhere(see leafVerdict, next *rdma.Batch) bool {
 		if !ok && (o.chases > 1 || !o.covered(o.sub)) {
 			if asked, finished := o.toRight(next); asked {
 				return finished
+			}
+			if o.way != nil && o.chases > 1 && !o.covers() {
+				st, addr := o.walkAgain(next)
+				return o.located(st, addr, next)
 			}
 			if o.needsTT(o.chases) {
 				o.chases = 0
@@ -287,7 +291,11 @@ func (o *getOp) elsewhere(see leafVerdict, next *rdma.Batch) bool {
 			if o.readLeaf(to, next) {
 				return true
 			}
-			o.askNews(o.sub, next)
+			if o.way != nil {
+				o.askFresh(next)
+			} else {
+				o.askNews(o.sub, next)
+			}
 			return false
 		}
 		o.kind.learn(o.pred.Leaf) // this leaf does not cover the key, but the next lookup can begin here
@@ -326,7 +334,7 @@ func (o *getOp) readRows(next *rdma.Batch) bool {
 	n, words := 0, 0
 	for ; n < min(len(o.rows), tiedRowsMax); n++ {
 		if r := o.rows[n]; r.words == 0 || !model.ValidAddr(r.addr) {
-			o.c.missed(o.h, o.sub)
+			o.missed(o.sub)
 			return o.fallback()
 		}
 		words += o.rows[n].words
@@ -363,7 +371,7 @@ func (o *getOp) onRows(done, next *rdma.Batch) bool {
 				return o.finish(index.Locked)
 			}
 		case rowNowhere:
-			o.c.missed(o.h, o.sub)
+			o.missed(o.sub)
 			return o.fallback()
 		case rowDown:
 			return o.down(wr)

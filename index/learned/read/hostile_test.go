@@ -18,7 +18,7 @@ import (
 )
 
 // bounded runs an operation and counts its rounds.
-func (d *driver) bounded(t *testing.T, op index.Op) {
+func (d *driver) bounded(t testing.TB, op index.Op) {
 	t.Helper()
 	const most = 512
 	done, next := &d.b[0], &d.b[1]
@@ -151,7 +151,7 @@ func TestHostileMemory(t *testing.T) {
 	}
 	for range rounds {
 		inline := learned.Inline(1 + r.IntN(2))
-		budget := Budget(r.IntN(4))
+		budget := Budget(r.IntN(int(budgets)))
 		g := newRig(t, learned.Options{RowWords: 1 + r.IntN(4), Inline: inline, SlotsPerLeaf: 4 + r.IntN(6), LeavesPerSubModel: 4 + r.IntN(20)},
 			Options{Cache: Cache{Budget: budget, TTBytes: 100}}, inproc.Options{}, false)
 		for k := range uint64(600) {

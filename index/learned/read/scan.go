@@ -211,7 +211,7 @@ func (c *Client) NewScan() index.ScanOp {
 		s := &nativeScan{o: o}
 		o.kindNow, o.past.kind = s, &nativePastScan{nativeScan: s}
 	}
-	o.c, o.n = c, &c.counts[c.nextOp.Add(1)%opStripes]
+	o.begins(c)
 	return o
 }
 
@@ -355,6 +355,9 @@ func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
 		o.endSub, o.endLeaf = o.kind.end()
 	}
 	o.long = n > 1 && (o.aheadSub < 0 || o.aheadSub != o.endSub || o.endLeaf > o.aheadLeaf)
+	if o.way != nil {
+		o.seekNodes(next)
+	}
 	from := len(o.leaves)
 	o.readLeaf(o.want, next)
 	o.leaves[from].linked = o.linked
@@ -371,7 +374,7 @@ func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
 	if o.linked || o.jumped != 0 {
 		sub = o.here()
 	}
-	if o.linked {
+	if o.linked && o.way == nil {
 		o.readGuessed(min(n, o.guess), next)
 	}
 	o.askNews(sub, next)
@@ -449,6 +452,9 @@ func lastOf(p model.Prediction) int { return min(p.Hi, p.Leaf+1) }
 // ahead returns the address of the next leaf to READ ahead, according to the TT and
 // the known splits, not beyond the leaf of hi. It returns false if there is none.
 func (o *scanOp) ahead() (uint64, bool) {
+	if o.way != nil {
+		return o.aheadInNodes()
+	}
 	for o.aheadSub >= 0 && o.aheadSub <= o.endSub {
 		m := o.modelOf(o.aheadSub)
 		if m == nil || !m.HasTT() {
@@ -580,8 +586,11 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		if o.at < len(o.leaves) && o.h.Trained() {
 			o.kind.seek()
 			if sub := o.h.Route(o.key); !o.covered(sub) {
-				o.c.missed(o.h, sub) // the leaf that was READ ahead is not the next one
+				o.missed(sub) // the leaf that was READ ahead is not the next one
 			}
+		}
+		if o.way != nil && !o.inNodes() {
+			return endIf(o.findOn(next))
 		}
 		return endIf(o.readOn(false, next))
 	}
@@ -597,7 +606,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 	case l.forward != 0:
 		return o.forward(l)
 	case l.state == readLost || see == seeLeft:
-		o.c.missed(o.h, o.sub)
+		o.missed(o.sub)
 		if o.consumed > 0 {
 			l.state = readUsed
 			return endIf(o.again(next))
@@ -617,7 +626,7 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 // chase continues to the right of a leaf that ends before cur.
 func (o *scanOp) chase(l *leafRead, next *rdma.Batch) action {
 	if o.chases > 0 || !o.covered(o.sub) {
-		o.c.missed(o.h, o.sub)
+		o.missed(o.sub)
 	}
 	l.state = readUsed
 	addr, ok := o.known(o.here(), l.addr, o.jumped)
@@ -729,7 +738,7 @@ func (o *scanOp) note(l *leafRead) {
 			return
 		}
 	}
-	o.c.missed(o.h, sub)
+	o.missed(sub)
 	o.kind.learn(held, l, p.Lo)
 }
 
@@ -743,7 +752,7 @@ func (o *scanOp) follow(l *leafRead) {
 
 // forward makes the leaf that a dead one names the wanted leaf.
 func (o *scanOp) forward(l *leafRead) action {
-	o.c.missed(o.h, o.sub)
+	o.missed(o.sub)
 	l.state = readUsed
 	if o.chases++; o.chases > chasesMax {
 		return endIf(o.fallback())

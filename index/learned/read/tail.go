@@ -260,6 +260,10 @@ func (f *finder) askNews(sub int, next *rdma.Batch) {
 // takeNews adds the entries of the part of a tail list that was READ, if one was, to
 // the patch.
 func (f *finder) takeNews(done *rdma.Batch) {
+	if f.way != nil {
+		f.takeFresh(done)
+		return
+	}
 	if f.news != nil && f.news.pending {
 		f.decodeNews(done)
 	}
@@ -304,6 +308,9 @@ func (f *finder) decodeNews(done *rdma.Batch) {
 // that the client has learnt of. ok is false if there is none, or if it is one of the
 // two given leaves.
 func (f *finder) known(sub int, not, nor uint64) (addr uint64, ok bool) {
+	if f.way != nil {
+		return f.fresher(not, nor)
+	}
 	if sub < 0 || !f.h.Trained() {
 		return 0, false
 	}
@@ -326,6 +333,9 @@ func (f *finder) known(sub int, not, nor uint64) (addr uint64, ok bool) {
 // leaves that the model lacks. Then a chase of right links is no reason to fetch the
 // sub-model again.
 func (f *finder) covered(sub int) bool {
+	if f.way != nil {
+		return true // the bottom node is READ again beside the leaf
+	}
 	if !f.h.Trained() {
 		return false
 	}

@@ -142,6 +142,7 @@ type published struct {
 // models. From then on the tree must call Changed for its changes.
 func New(o Options) (t *Trainer, err error) {
 	t = &Trainer{o: o, root: model.NewRoot(o.Tree.Layout(), o.Tree.First())}
+	t.root.Inner = o.Tree.Inner()
 	if t.tr, err = model.NewTrainer(model.Options{Family: o.Family}); err != nil {
 		return nil, err
 	}

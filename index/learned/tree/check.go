@@ -35,6 +35,9 @@ func (t *Tree) Check() error {
 	case entries != c.leaves:
 		return fmt.Errorf("%w: inner nodes know %d leaves of %d", index.ErrCorrupt, entries, c.leaves)
 	}
+	if err := c.checkMirror(); err != nil {
+		return fmt.Errorf("%w: published inner nodes: %v", index.ErrCorrupt, err)
+	}
 	return nil
 }
 

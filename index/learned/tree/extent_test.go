@@ -14,7 +14,7 @@ import (
 // TestExtents grows a tree at random, empties it and grows it again: what
 // extents hold ready stays within its share, and is neither lost nor leaked.
 func TestExtents(t *testing.T) {
-	tr := newTree(t, leaf.Inline, 1, 8, false, Options{})
+	tr := newTree(t, leaf.Inline, 1, 8, false, Options{Mirror: true})
 	r := rand.New(rand.NewPCG(11, 1))
 	var keys []uint64
 	for range 30000 {
@@ -67,7 +67,7 @@ func TestExtentsGiveAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := New(block.NewArena(reg, block.ArenaOptions{Tick: 1}), Options{Layout: lay})
+	tr, err := New(block.NewArena(reg, block.ArenaOptions{Tick: 1}), Options{Layout: lay, Mirror: true})
 	if err != nil {
 		t.Fatal(err)
 	}

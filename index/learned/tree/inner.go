@@ -45,6 +45,7 @@ type node struct {
 	subs  *[fanout]atomic.Pointer[node]
 	level int // of its children: 0 means leaves
 	n     atomic.Int32
+	copy  copied
 	ext   *extent // where new leaves come from, if level is 0; only the mutator uses it
 	str   *strNode
 }
@@ -332,12 +333,14 @@ func (t *Tree) addLeaf(f *fences) {
 func (t *Tree) insertAt(p *path, d int, e entry) {
 	nd, at := p.nodes[d], p.at[d]+1
 	n := int(nd.n.Load())
+	t.mirror.mark(nd)
 	if n < fanout {
 		nd.insert(at, e)
 		return
 	}
 	right := newNode(nd.level, nd.str != nil)
 	right.ext = nd.ext
+	t.mirror.mark(right)
 	t.innerNodes.Add(1)
 	half := fanout / 2
 	if at == n { // ascending keys leave full nodes behind
@@ -380,6 +383,7 @@ func (t *Tree) linkNode(p *path, d int, right *node) {
 	}
 	left := p.nodes[0]
 	root := newNode(left.level+1, left.str != nil)
+	t.mirror.mark(root)
 	t.innerNodes.Add(1)
 	root.put(0, entry{f: left.entry(0).f, sub: left})
 	root.put(1, e)
@@ -391,6 +395,7 @@ func (t *Tree) linkNode(p *path, d int, right *node) {
 // replaceLeaf replaces the leaf with the same low fence, or only its fences.
 func (t *Tree) replaceLeaf(f *fences) {
 	nd, i := t.bottom(f.low)
+	t.mirror.mark(nd)
 	nd.addrs[i].Store(f.addr)
 	if nd.str != nil {
 		nd.str.lows[i].Store(f)
@@ -405,7 +410,7 @@ func (t *Tree) removeLeaf(key index.Key) {
 	t.removeAt(&p, p.depth)
 	for r := t.root.Load(); r.level > 0 && r.n.Load() == 1; r = t.root.Load() {
 		t.root.Store(r.subs[0].Load())
-		t.innerNodes.Add(^uint64(0))
+		t.dropNode(r)
 	}
 }
 
@@ -416,11 +421,13 @@ func (t *Tree) removeAt(p *path, d int) {
 		// The range of a removed leaf goes to its left sibling. Only the first leaf
 		// has none, and it is never removed. So an empty node is never the first of
 		// its level.
-		t.innerNodes.Add(^uint64(0))
 		t.closeExtent(nd)
+		t.mirror.markLeft(p, d)
+		t.dropNode(nd)
 		t.removeAt(p, d-1)
 		return
 	}
+	t.mirror.mark(nd)
 	for i := at; i < n-1; i++ {
 		nd.move(i, nd, i+1)
 	}
@@ -437,7 +444,9 @@ func (t *Tree) removeAt(p *path, d int) {
 // changed.
 func (t *Tree) raise(p *path, d int) {
 	f := p.nodes[d].entry(0).f
+	t.mirror.markLeft(p, d)
 	for d--; d >= 0; d-- {
+		t.mirror.mark(p.nodes[d])
 		p.nodes[d].setLow(p.at[d], f)
 		p.nodes[d].settle(p.at[d])
 		if p.at[d] > 0 {
@@ -463,9 +472,16 @@ func (t *Tree) mergeNode(p *path, d int) {
 	}
 	left.n.Store(int32(m + n))
 	left.resettle()
-	t.innerNodes.Add(^uint64(0))
+	t.mirror.mark(left)
 	t.closeExtent(nd)
+	t.dropNode(nd)
 	t.removeAt(p, d-1)
+}
+
+// dropNode counts a node that leaves the tree.
+func (t *Tree) dropNode(nd *node) {
+	t.innerNodes.Add(^uint64(0))
+	t.mirror.drop(nd)
 }
 
 // Walk calls f for the leaves from the one that covers from on, with low fence and

@@ -186,6 +186,7 @@ func (t *Tree) repack(run []*fences, into int) bool {
 	if into == 2 {
 		t.addLeaf(to[1])
 	}
+	t.mirror.flush()
 	t.merges.Add(1)
 	t.changed(run[0].low, end.high, !end.last, 0, false)
 	return true
@@ -266,6 +267,7 @@ func (t *Tree) unlink(f *fences) bool {
 		t.locks.Move(leaf.GapAddr(f.addr), leaf.GapAddr(left.addr))
 	}
 	t.removeLeaf(f.low)
+	t.mirror.flush()
 	t.keys.replace(old, left)
 	t.unlinks.Add(1)
 	t.changed(f.low, f.high, !f.last, 0, false)

@@ -238,7 +238,7 @@ func fillAndEmpty(t *testing.T, kind leaf.Kind) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := New(block.NewArena(r, block.ArenaOptions{}), Options{Layout: lay})
+	tr, err := New(block.NewArena(r, block.ArenaOptions{}), Options{Layout: lay, Mirror: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func newPastless(tb testing.TB, kind leaf.Kind, slots, words int, sums bool) *pa
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if w.t, err = New(w.a, Options{Layout: lay}); err != nil {
+	if w.t, err = New(w.a, Options{Layout: lay, Mirror: true}); err != nil {
 		tb.Fatal(err)
 	}
 	w.a.CoverCSN(block.NewCSN(2, 0))

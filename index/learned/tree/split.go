@@ -82,6 +82,7 @@ func (t *Tree) split(addr uint64, key index.Key) (uint64, error) {
 	}
 	t.followLocks(addr, right.addr, moved, 0)
 	t.addLeaf(right)
+	t.mirror.flush()
 	if right.last && t.lay.Kind != leaf.Strings {
 		t.tail.Store(right.low.Num)
 	}

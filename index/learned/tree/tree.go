@@ -30,6 +30,8 @@ type Options struct {
 	Quarantine time.Duration
 	// Clock is read when leaves are freed and reused; nil means clock.Now.
 	Clock clock.Source
+	// Mirror publishes copies of the inner nodes. Keys must be native.
+	Mirror bool
 	// Changed, if set, is called after a split, a merge or an unlink with the range
 	// of keys that are in another leaf now: from low up to but not including high, or
 	// to the end if it is not bounded. If a split made that leaf, leaf is its
@@ -55,10 +57,11 @@ type Tree struct {
 	// keys.
 	tail atomic.Uint64
 
-	root  atomic.Pointer[node]
-	first uint64 // the leftmost leaf, for ever
-	held  heldTable
-	helds index.Helds
+	root   atomic.Pointer[node]
+	mirror *mirror // nil if inner nodes are not published
+	first  uint64  // the leftmost leaf, for ever
+	held   heldTable
+	helds  index.Helds
 
 	isLeaf  []uint64 // bitmap by ALN of the live leaves, against which hints are checked
 	finger  uint64   // leaf of the latest change
@@ -123,6 +126,13 @@ func New(a *block.Arena, o Options) (*Tree, error) {
 	t.innerNodes.Store(1)
 	t.root.Store(root)
 	t.first = f.addr
+	if o.Mirror && t.lay.Kind != leaf.Strings {
+		var err error
+		if t.mirror, err = newMirror(t); err != nil {
+			return nil, fmt.Errorf("%w: %v", index.ErrFull, err)
+		}
+		t.mirror.flush()
+	}
 	return t, nil
 }
 
@@ -140,6 +150,15 @@ func (t *Tree) Layout() leaf.Layout { return t.lay }
 // First is the leftmost leaf, which never changes.
 func (t *Tree) First() uint64 { return t.first }
 
+// Inner is the address of the published copy of the root, which never changes; 0 if
+// inner nodes are not published.
+func (t *Tree) Inner() uint64 {
+	if t.mirror == nil {
+		return 0
+	}
+	return t.mirror.at
+}
+
 // Leaves is the number of leaves.
 func (t *Tree) Leaves() uint64 { return t.leaves.Load() }
 
@@ -148,7 +167,7 @@ func (t *Tree) Stats(s *index.ServerStats) {
 	s.Rows = t.live.Load()
 	s.Tombstones = t.yard.total.load()
 	s.Leaves = t.leaves.Load()
-	s.InnerBytes = t.innerNodes.Load()*nodeBytes + t.keys.innerBytes()
+	s.InnerBytes = t.innerNodes.Load()*nodeBytes + t.keys.innerBytes() + t.mirror.bytes()
 	s.RowBytes = t.leafSlab.Stats().Bytes + t.keys.bytes() + t.rows.bytes()
 	s.Splits, s.Merges, s.Unlinks = t.splits.Load(), t.merges.Load(), t.unlinks.Load()
 	if v, ok := t.rows.(*variedRows); ok {

@@ -67,7 +67,7 @@ func newWorld(t fataler, kind leaf.Kind, slots int, checksums bool, maxWords int
 		rows: map[index.Key]version{}, clock: new(clocktest.Clock), quarantine: 10,
 		shared: indextest.NewSharedLocks(),
 	}
-	w.t = newTree(t, kind, maxWords, slots, checksums, Options{Locks: w.shared, Quarantine: w.quarantine, Clock: w.clock.Now})
+	w.t = newTree(t, kind, maxWords, slots, checksums, Options{Locks: w.shared, Quarantine: w.quarantine, Clock: w.clock.Now, Mirror: true})
 	return w
 }
 
