@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/magiconair/properties"
@@ -13,6 +12,7 @@ import (
 
 	"drtmx/internal/cluster"
 	"drtmx/rdma"
+	"drtmx/rdma/inproc"
 	"drtmx/tables"
 	"drtmx/txn"
 	"drtmx/ycsb/props"
@@ -54,6 +54,7 @@ func (creator) Create(p *properties.Properties) (goycsb.DB, error) {
 type database struct {
 	*options
 	cluster *cluster.Cluster
+	network *inproc.Network // of a store in this process, else nil
 	db      *txn.DB
 	table   *tables.Table
 	names   []string
@@ -187,7 +188,7 @@ func (d *database) keysInEach() error {
 	seen := map[txn.Home]bool{}
 	keys := d.table.Def().Partition.Bounds
 	for i := 0; len(seen) < d.db.Partitions() && i < probesMax; i++ {
-		key := tables.Str(strconv.Itoa(i))
+		key := d.layout.Probe(i)
 		if i < len(keys) {
 			key = keys[i]
 		}
@@ -280,7 +281,7 @@ func (d *database) record(t *thread, row tables.Row) map[string][]byte {
 // valueBytes returns the total size of the requested fields.
 func (d *database) valueBytes(t *thread, row tables.Row) (n int) {
 	for _, f := range t.numbers {
-		n += len(row.Bytes(d.fields[f]))
+		n += len(d.layout.Value(row, d.fields[f]))
 	}
 	return n
 }
@@ -291,7 +292,7 @@ func (d *database) recordInto(t *thread, row tables.Row, buf []byte) (map[string
 	out := make(map[string][]byte, len(t.numbers))
 	for i, n := range t.numbers {
 		from := len(buf)
-		buf = append(buf, row.Bytes(d.fields[n])...)
+		buf = append(buf, d.layout.Value(row, d.fields[n])...)
 		out[t.requested[i]] = buf[from:len(buf):len(buf)]
 	}
 	return out, buf
@@ -315,7 +316,7 @@ func (d *database) checkValues(values map[string][]byte) error {
 // set writes values over t.row.
 func (d *database) set(t *thread, values map[string][]byte) {
 	for name, v := range values {
-		t.row.SetBytes(d.fields[d.number[name]], v)
+		d.layout.Set(&t.row, d.fields[d.number[name]], v)
 	}
 }
 

@@ -47,11 +47,15 @@ func workloadOf(c *tables.Catalog) cluster.Workload {
 
 // open starts or finds the cluster and opens its database.
 func open(ctx context.Context, o *options) (*database, error) {
-	c, where, err := connect(ctx, o)
+	var network *inproc.Network
+	if o.addr == "" && o.fabric == fabricInproc {
+		network = inproc.New(inproc.Options{})
+	}
+	c, where, err := connect(ctx, o, network)
 	if err != nil {
 		return nil, err
 	}
-	d := &database{options: o, cluster: c}
+	d := &database{options: o, cluster: c, network: network}
 	if err := d.open(ctx, where); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -74,8 +78,8 @@ func (d *database) open(ctx context.Context, where string) error {
 	return d.keysInEach()
 }
 
-// connect starts or finds the cluster.
-func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string, err error) {
+// connect starts or finds the cluster. network is that of a store in this process.
+func connect(ctx context.Context, o *options, network *inproc.Network) (c *cluster.Cluster, where string, err error) {
 	if o.addr != "" {
 		c, err := connectRunning(ctx, o.addr)
 		if err != nil {
@@ -92,8 +96,8 @@ func connect(ctx context.Context, o *options) (c *cluster.Cluster, where string,
 		return nil, "", err
 	}
 	start := cluster.StartOptions{Size: o.size, Workload: workloadOf(catalog)}
-	if o.fabric == fabricInproc {
-		start.Provider = inproc.New(inproc.Options{})
+	if network != nil {
+		start.Provider = network
 		c, err = cluster.Start(ctx, start)
 		return c, "this process", err
 	}

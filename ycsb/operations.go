@@ -22,7 +22,7 @@ func (d *database) Read(ctx context.Context, table, key string, fields []string)
 	}
 	var out map[string][]byte
 	err = t.session.View(ctx, func(tx *txn.Txn) error {
-		row, err := tx.Get(d.table, tables.Str(key))
+		row, err := d.get(tx, key)
 		if err != nil {
 			return err
 		}
@@ -44,13 +44,17 @@ func (d *database) Scan(ctx context.Context, table, from string, count int, fiel
 	if err := d.resolve(t, fields); err != nil {
 		return nil, err
 	}
+	first, err := d.layout.Key(from)
+	if err != nil {
+		return nil, err
+	}
 	var out []map[string][]byte
 	err = t.session.View(ctx, func(tx *txn.Txn) error {
 		out = nil
 		if count <= 0 {
 			return nil
 		}
-		entries, err := tx.QueueScan(d.table.Primary(), tables.Str(from), tables.Last, count).Entries()
+		entries, err := tx.QueueScan(d.table.Primary(), first, tables.Last, count).Entries()
 		if err != nil {
 			return err
 		}
@@ -87,10 +91,41 @@ func (d *database) Insert(ctx context.Context, table, key string, values map[str
 }
 
 func (d *database) insert(tx *txn.Txn, key string, row tables.Row) error {
-	if d.upsert {
-		return tx.Put(d.table, tables.Str(key), row)
+	k, err := d.layout.Key(key)
+	if err != nil {
+		return err
 	}
-	return tx.Insert(d.table, tables.Str(key), row)
+	if d.upsert {
+		return tx.Put(d.table, k, row)
+	}
+	return tx.Insert(d.table, k, row)
+}
+
+// get reads a record.
+func (d *database) get(tx *txn.Txn, key string) (tables.Row, error) {
+	k, err := d.layout.Key(key)
+	if err != nil {
+		return nil, err
+	}
+	return tx.Get(d.table, k)
+}
+
+// rewrite replaces a record, which must exist.
+func (d *database) rewrite(tx *txn.Txn, key string, row tables.Row) error {
+	k, err := d.layout.Key(key)
+	if err != nil {
+		return err
+	}
+	return tx.Update(d.table, k, row)
+}
+
+// remove deletes a record, which must exist.
+func (d *database) remove(tx *txn.Txn, key string) error {
+	k, err := d.layout.Key(key)
+	if err != nil {
+		return err
+	}
+	return tx.Delete(d.table, k)
 }
 
 // Update writes fields of a record, which must exist.
@@ -112,14 +147,14 @@ func (d *database) Update(ctx context.Context, table, key string, values map[str
 	}
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
 		if !whole {
-			row, err := tx.Get(d.table, tables.Str(key))
+			row, err := d.get(tx, key)
 			if err != nil {
 				return err
 			}
 			t.row = append(t.row[:0], row...)
 			d.set(t, values)
 		}
-		return tx.Update(d.table, tables.Str(key), t.row)
+		return d.rewrite(tx, key, t.row)
 	})
 	return missing(key, err)
 }
@@ -143,14 +178,14 @@ func (d *database) ReadModifyWrite(ctx context.Context, table, key string, field
 	}
 	var out map[string][]byte
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
-		row, err := tx.Get(d.table, tables.Str(key))
+		row, err := d.get(tx, key)
 		if err != nil {
 			return err
 		}
 		out = d.record(t, row)
 		t.row = append(t.row[:0], row...)
 		d.set(t, values)
-		return tx.Update(d.table, tables.Str(key), t.row)
+		return d.rewrite(tx, key, t.row)
 	})
 	if err != nil {
 		return nil, missing(key, err)
@@ -161,12 +196,16 @@ func (d *database) ReadModifyWrite(ctx context.Context, table, key string, field
 // call writes fields of a record at its home server: one RPC. If wanted is true,
 // it returns the record as it was before, as a view.
 func (d *database) call(ctx context.Context, t *thread, key string, values map[string][]byte, wanted bool) (tables.Row, error) {
-	home, err := d.db.Home(d.table, tables.Str(key))
+	k, err := d.layout.Key(key)
+	if err != nil {
+		return nil, err
+	}
+	home, err := d.db.Home(d.table, k)
 	if err != nil {
 		return nil, err
 	}
 	u := &t.update
-	u.Table, u.Key = append(u.Table[:0], d.layout.Name...), append(u.Key[:0], key...)
+	u.Table, u.Key = append(u.Table[:0], d.layout.Name...), usertable.AppendKey(u.Key[:0], k)
 	u.Return, u.Fields = wanted, u.Fields[:0]
 	for name, v := range values {
 		u.Fields = append(u.Fields, usertable.FieldValue{Field: d.number[name], Value: v})
@@ -193,7 +232,7 @@ func (d *database) Delete(ctx context.Context, table, key string) error {
 	if err != nil {
 		return err
 	}
-	return missing(key, t.session.Update(ctx, func(tx *txn.Txn) error { return tx.Delete(d.table, tables.Str(key)) }))
+	return missing(key, t.session.Update(ctx, func(tx *txn.Txn) error { return d.remove(tx, key) }))
 }
 
 // batch checks a batch: as many keys as records, and no more than one
@@ -264,7 +303,9 @@ func (d *database) BatchRead(ctx context.Context, table string, keys, fields []s
 	var out []map[string][]byte
 	err = t.session.View(ctx, func(tx *txn.Txn) error {
 		out = out[:0]
-		d.queue(t, tx, keys)
+		if err := d.queue(t, tx, keys); err != nil {
+			return err
+		}
 		for i, g := range t.gets {
 			row, err := g.Row()
 			if err != nil {
@@ -281,11 +322,16 @@ func (d *database) BatchRead(ctx context.Context, table string, keys, fields []s
 }
 
 // queue queues the reads of a batch, so that they share network rounds.
-func (d *database) queue(t *thread, tx *txn.Txn, keys []string) {
+func (d *database) queue(t *thread, tx *txn.Txn, keys []string) error {
 	t.gets = t.gets[:0]
 	for _, key := range keys {
-		t.gets = append(t.gets, tx.QueueGet(d.table, tables.Str(key)))
+		k, err := d.layout.Key(key)
+		if err != nil {
+			return err
+		}
+		t.gets = append(t.gets, tx.QueueGet(d.table, k))
 	}
+	return nil
 }
 
 // BatchUpdate writes fields of records in one transaction: all or none.
@@ -295,17 +341,19 @@ func (d *database) BatchUpdate(ctx context.Context, table string, keys []string,
 		return err
 	}
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
-		d.queue(t, tx, keys)
+		if err := d.queue(t, tx, keys); err != nil {
+			return err
+		}
 		written := make(map[string]bool, len(keys))
 		for i, key := range keys {
 			row, err := t.gets[i].Row()
 			if written[key] { // the key is in the batch twice: use the row already written
-				row, err = tx.Get(d.table, tables.Str(key))
+				row, err = d.get(tx, key)
 			}
 			if err == nil {
 				t.row = append(t.row[:0], row...)
 				d.set(t, values[i])
-				err = tx.Update(d.table, tables.Str(key), t.row)
+				err = d.rewrite(tx, key, t.row)
 			}
 			if err != nil {
 				return &keyed{key, err}
@@ -325,7 +373,7 @@ func (d *database) BatchDelete(ctx context.Context, table string, keys []string)
 	}
 	err = t.session.Update(ctx, func(tx *txn.Txn) error {
 		for _, key := range keys {
-			if err := tx.Delete(d.table, tables.Str(key)); err != nil {
+			if err := d.remove(tx, key); err != nil {
 				return &keyed{key, err}
 			}
 		}

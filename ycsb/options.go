@@ -118,6 +118,9 @@ func readOptions(p *properties.Properties) (*options, error) {
 	if o.cache, err = txn.ParseCache(r.String(props.Cache, "full")); err != nil {
 		r.Fault("%s: %v", props.Cache, err)
 	}
+	if o.size.PublishInner = o.cache.Keep.Inner(); o.size.PublishInner && layout != nil && layout.Primary == usertable.Ordered && !layout.Numbers {
+		r.Fault("%s %v with %s %s: want %s=%s, for inner nodes of strings are not published", props.Cache, o.cache, props.KeyKind, usertable.Text, props.KeyKind, usertable.Number)
+	}
 	if o.size.Models, err = learned.ParseFamily(r.String(props.Models, "")); err != nil {
 		r.Fault("%s: %v", props.Models, err)
 	}

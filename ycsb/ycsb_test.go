@@ -26,6 +26,7 @@ import (
 	"drtmx/txn"
 	"drtmx/ycsb/bench"
 	"drtmx/ycsb/props"
+	"drtmx/ycsb/usertable"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -140,6 +141,72 @@ func TestOperations(t *testing.T) {
 				t.Fatal("a record of 80,000 bytes was accepted")
 			}
 			check(db.Delete(context.Background(), table, "ann"), ErrNoThread)
+		})
+	}
+}
+
+// TestNumberKeys: with numbers as keys, records are found by the numbers in their keys, in the
+// order of these, and other keys are refused.
+func TestNumberKeys(t *testing.T) {
+	for name, layout := range layouts {
+		t.Run(name, func(t *testing.T) {
+			db := create(t, with(append([]string{"fieldcount", "3", "fieldlength", "40", "drtmx.keys", "number"}, layout...)...))
+			ctx := worker(t, db)
+			fail := func(err, want error) {
+				t.Helper()
+				if !errors.Is(err, want) {
+					t.Fatalf("%v, want %v", err, want)
+				}
+			}
+			const n = 300
+			for i := range n {
+				fail(db.Insert(ctx, table, fmt.Sprintf("user%d", i*i), values("field0", strconv.Itoa(i), "field2", strings.Repeat("c", i%41))), nil)
+			}
+			fail(db.Insert(ctx, table, "user0004", values("field0", "b")), txn.ErrExists)
+			fail(db.Update(ctx, table, "user9", values("field1", "nine")), nil)
+			got, err := db.Read(ctx, table, "user9", nil)
+			if err != nil || !same(got, values("field0", "3", "field1", "nine", "field2", "ccc")) {
+				t.Fatalf("user9 is %q, %v", got, err)
+			}
+			old, err := db.ReadModifyWrite(ctx, table, "user100", []string{"field0"}, values("field0", "x"))
+			if err != nil || !same(old, values("field0", "10")) {
+				t.Fatalf("read-modify-write read %q, %v", old, err)
+			}
+			_, err = db.Read(ctx, table, "user5", nil)
+			fail(err, txn.ErrNotFound)
+			fail(db.Update(ctx, table, "user5", values("field0", "a")), txn.ErrNotFound)
+			fail(db.BatchUpdate(ctx, table, []string{"user1", "user16"}, []map[string][]byte{values("field0", "one"), values("field0", "sixteen")}), nil)
+			rows, err := db.BatchRead(ctx, table, []string{"user16", "user1"}, []string{"field0"})
+			if err != nil || len(rows) != 2 || !same(rows[0], values("field0", "sixteen")) || !same(rows[1], values("field0", "one")) {
+				t.Fatalf("the batch read %q, %v", rows, err)
+			}
+			if db.layout.Primary == usertable.Ordered {
+				rows, err := db.Scan(ctx, table, "user2500", 100, []string{"field0"})
+				if err != nil || len(rows) != 100 {
+					t.Fatalf("a scan of %d rows, %v", len(rows), err)
+				}
+				for i, row := range rows {
+					if want := strconv.Itoa(50 + i); string(row["field0"]) != want {
+						t.Fatalf("row %d of the scan is %q, want %s", i, row, want)
+					}
+				}
+			}
+			fail(db.Delete(ctx, table, "user4"), nil)
+			_, err = db.Read(ctx, table, "user4", nil)
+			fail(err, txn.ErrNotFound)
+			for _, key := range []string{"bob", "user", "user-1", "user18446744073709551616", "4"} {
+				_, err := db.Read(ctx, table, key, nil)
+				fail(err, tables.ErrKey)
+				if !strings.Contains(err.Error(), "drtmx.keys=number") {
+					t.Errorf("key %s: %v", key, err)
+				}
+				fail(db.Insert(ctx, table, key, values("field0", "a")), tables.ErrKey)
+				fail(db.Update(ctx, table, key, values("field0", "a")), tables.ErrKey)
+				fail(db.Delete(ctx, table, key), tables.ErrKey)
+				_, err = db.BatchRead(ctx, table, []string{"user9", key}, nil)
+				fail(err, tables.ErrKey)
+			}
+			fail(db.Insert(ctx, table, "user7", values("field0", strings.Repeat("v", 41))), ErrValue)
 		})
 	}
 }
@@ -535,6 +602,9 @@ func TestBadProperties(t *testing.T) {
 		{[]string{"drtmx.addr", ""}, "drtmx.addr has no value"},
 		{[]string{"drtmx.addr", "d", "drtmx.servers", "2"}, "drtmx.servers with drtmx.addr: want one of them"},
 		{[]string{"drtmx.design", "rpc"}, `drtmx.design "rpc": want drtmx or drtmh`},
+		{[]string{"drtmx.keys", "roman"}, `drtmx.keys "roman": want string or number`},
+		{[]string{"drtmx.keys", "number", "fieldlengthdistribution", "histogram"}, "drtmx.keys number with fieldlengthdistribution histogram: want another distribution"},
+		{[]string{"drtmx.cache", "tree"}, "drtmx.cache tree with drtmx.keys string: want drtmx.keys=number"},
 		{[]string{"drtmx.primary", "hash", "scanproportion", "0.1"}, "drtmx.primary hash with scanproportion above 0"},
 		{[]string{"fieldcount", "10", "fieldlength", "60000"}, "want records of at most"},
 		{[]string{"fieldcount", "100000"}, `fieldcount "100000": want a whole number from 1 to`},

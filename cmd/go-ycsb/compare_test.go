@@ -61,6 +61,31 @@ func TestComparedCostsAreExact(t *testing.T) {
 	}
 }
 
+// TestComparedTreesCountLevels: with all inner nodes cached a lookup costs the rounds of the
+// learned cache; with none, one more for each level of the tree.
+func TestComparedTreesCountLevels(t *testing.T) {
+	c := compared(t, "--engines", "xstore,fullcache,treecache,xstore+cache=tree=1", "--clients", "2", "--repeat", "1", "--count", "900",
+		"-p", "recordcount=20000", "-p", "readproportion=1", "-p", "updateproportion=0", "-p", "drtmx.keys=number", "-p", "requestdistribution=uniform")
+	rounds := map[string]float64{}
+	for _, r := range c.Runs {
+		k := r.Kinds["READ"]
+		rounds[r.Engine] = k.Rounds
+		if k.Count != 900 || k.RPCs > 0.1 || k.Proving != 1 || r.Failed > 0 {
+			t.Errorf("%s: %+v, %d failed", r.Engine, k, r.Failed)
+		}
+		if some := r.CacheBytes > 0; some != (r.Engine != "xstore+cache=tree=1") {
+			t.Errorf("%s: %d bytes cached", r.Engine, r.CacheBytes)
+		}
+	}
+	// A record of 1,000 bytes is apart from its leaf. Twenty thousand in two partitions have two
+	// levels of inner nodes.
+	for engine, want := range map[string]float64{"fullcache": 2, "treecache": 2, "xstore+cache=tree=1": 4} {
+		if got := rounds[engine]; got < want || got > want+0.1 {
+			t.Errorf("%s: %.2f rounds, want %.0f", engine, got, want)
+		}
+	}
+}
+
 // TestComparedScansAreValidated: a View that has read several leaves validates them, in a
 // round that is counted apart.
 func TestComparedScansAreValidated(t *testing.T) {

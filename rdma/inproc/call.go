@@ -38,6 +38,10 @@ type call struct {
 	request  [2][]byte
 	response []byte
 	plan     callPlan // the adversary's plan, drawn by StartCall
+	// Of a modelled machine.
+	node    *node         // nil if it is not modelled
+	arrived time.Duration // of the request
+	ready   time.Duration // when the client may see the answer
 }
 
 // body returns the request being served.
@@ -59,6 +63,9 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 	buf := &k.request[seq&1]
 	*buf = append((*buf)[:0], req...)
 	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: uint64(len(req))})
+	if k.node = c.e.node.Load(); k.node != nil {
+		k.arrived = k.node.arrive(len(req))
+	}
 	k.phase.Store(seq<<phaseBits | phaseSent)
 	if c.adv != nil {
 		c.sendSlow()
@@ -81,6 +88,11 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	}
 	if c.adv != nil {
 		if err := c.holdResponse(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if k.node != nil {
+		if err := k.node.sleepUntil(ctx, c, k.ready); err != nil {
 			return nil, err
 		}
 	}
@@ -154,6 +166,9 @@ func (c *conn) answer(seq uint64, body []byte) (bool, error) {
 		return false, nil
 	}
 	k.response = append(k.response[:0], body...)
+	if k.node != nil {
+		k.ready = k.node.answer(c, seq, len(body))
+	}
 	if c.adv != nil && !c.carryBack() {
 		return true, nil
 	}

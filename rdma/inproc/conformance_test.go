@@ -9,12 +9,18 @@ import (
 	"drtmx/rdma/rdmatest"
 )
 
-// fixture makes networks with those options, seeded by the run.
-func fixture(o inproc.Options) func(testing.TB) rdmatest.Fixture {
+// fixture makes networks with those options, seeded by the run, whose endpoints are modelled
+// machines unless node is nil.
+func fixture(o inproc.Options, node *inproc.Node) func(testing.TB) rdmatest.Fixture {
 	return func(t testing.TB) rdmatest.Fixture {
 		o := o
 		o.Seed = rdmatest.Seed(t)
 		n := inproc.New(o)
+		if node != nil {
+			if err := n.SetNode(node); err != nil {
+				t.Fatal(err)
+			}
+		}
 		return rdmatest.Fixture{
 			Provider: n,
 			Grants:   rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic,
@@ -43,16 +49,20 @@ func TestConformance(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    inproc.Options
+		node *inproc.Node
 	}{
-		{"plain", inproc.Options{}},
-		{"pollers", inproc.Options{Pollers: 3}},
-		{"latency", inproc.Options{Latency: latency}},
-		{"adversaryInOrder", inproc.Options{Faults: inOrder}},
-		{"adversaryAnyOrder", inproc.Options{Faults: scramble, Latency: latency}},
+		{name: "plain"},
+		{name: "pollers", o: inproc.Options{Pollers: 3}},
+		{name: "latency", o: inproc.Options{Latency: latency}},
+		{name: "node", o: inproc.Options{Pollers: 2}, node: &inproc.Node{RTT: 2 * time.Microsecond, Verb: 25, Atomic: 100, Byte: 0.08, Cores: 1, RPC: 1000, Dilation: 3}},
+		{name: "adversaryInOrder", o: inproc.Options{Faults: inOrder}},
+		{name: "adversaryAnyOrder", o: inproc.Options{Faults: scramble, Latency: latency}},
 	} {
-		t.Run(c.name, func(t *testing.T) { rdmatest.Run(t, fixture(c.o)) })
+		t.Run(c.name, func(t *testing.T) { rdmatest.Run(t, fixture(c.o, c.node)) })
 	}
 }
 
-func BenchmarkPlain(b *testing.B)   { rdmatest.Benchmark(b, fixture(inproc.Options{})) }
-func BenchmarkLatency(b *testing.B) { rdmatest.Benchmark(b, fixture(inproc.Options{Latency: latency})) }
+func BenchmarkPlain(b *testing.B) { rdmatest.Benchmark(b, fixture(inproc.Options{}, nil)) }
+func BenchmarkLatency(b *testing.B) {
+	rdmatest.Benchmark(b, fixture(inproc.Options{Latency: latency}, nil))
+}

@@ -2,6 +2,7 @@ package inproc
 
 import (
 	"context"
+	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -72,6 +73,8 @@ func (c *conn) InOrder() bool { return !c.e.net.Unordered() }
 const (
 	tokenDone  = 1 + iota // every request has succeeded
 	tokenMixed            // every request is complete
+
+	tokenBits = 2 // above them: when a batch of a modelled machine is complete
 )
 
 func (c *conn) Post(b *rdma.Batch) error {
@@ -106,6 +109,9 @@ func (c *conn) Post(b *rdma.Batch) error {
 	}
 	mem.Acquire()
 	c.ctr.Add(&n)
+	if m := c.e.node.Load(); m != nil {
+		b.Token |= uint64(m.batch(b)) << tokenBits
+	}
 	return nil
 }
 
@@ -128,6 +134,14 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 	}
 	if b.Token == tokenDone {
 		return nil
+	}
+	if due := time.Duration(b.Token >> tokenBits); due > 0 {
+		b.Token &= 1<<tokenBits - 1
+		if m := c.e.node.Load(); m != nil {
+			if err := m.sleepUntil(ctx, c, due); err != nil {
+				return err
+			}
+		}
 	}
 	return b.Err()
 }

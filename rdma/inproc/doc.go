@@ -14,6 +14,11 @@
 // [Options.Clock] as on a link of that speed. Batches in flight on several
 // connections overlap.
 //
+// # Modelled machines
+//
+// [Network.SetNode] makes endpoints behave as data servers with slower machines: verbs and
+// requests queue at their NICs and cores. See [Node].
+//
 // # Adversary
 //
 // With [Options.Faults] set, the network uses every freedom of the contract:

@@ -21,6 +21,10 @@ type endpoint struct {
 	pollers []*poller
 	running sync.WaitGroup
 	late    lateWRs
+	node    atomic.Pointer[node] // nil unless the machine is modelled
+	// Requests handled while the machine was modelled, and how long that took.
+	requests atomic.Uint64
+	handled  atomic.Int64
 
 	mu struct {
 		sync.Mutex

@@ -19,6 +19,7 @@ type Network struct {
 
 	mu struct {
 		sync.Mutex
+		node      *Node // of new endpoints
 		endpoints map[string]*endpoint
 		dials     map[string]uint64 // by address, to number the fault streams
 		nextName  int
@@ -68,6 +69,7 @@ func (n *Network) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, erro
 		return nil, fmt.Errorf("inproc: listen at %q: %w: name is taken", addr, rdma.ErrAddress)
 	}
 	e := newEndpoint(n, addr, o)
+	e.become(n.mu.node, n.opts.Clock)
 	n.mu.endpoints[addr] = e
 	return e, nil
 }

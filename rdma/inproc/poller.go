@@ -97,6 +97,7 @@ type poller struct {
 	queue  provide.Queue[event]
 	early  []event     // calls and disconnects before Serve, in order
 	copies []*delivery // second deliveries still to come
+	turn   turn        // of a modelled machine
 }
 
 func newPoller(e *endpoint) *poller { return &poller{parker: newParker(), e: e} }
@@ -204,5 +205,9 @@ func (p *poller) handle(ev event) {
 		return
 	}
 	c.req.Body = c.call.body()
+	if n := c.call.node; n != nil {
+		n.begin(p, c)
+		defer n.end(p)
+	}
 	h(&c.req)
 }

@@ -48,6 +48,7 @@ type measured struct {
 	rec     *load.Recorder
 	raw     bool
 	samples []sample // if raw
+	compute time.Duration
 	// stats returns the counters of the thread's session, and last has them after the
 	// operation before; nil if nobody counts.
 	stats func() txn.SessionStats
@@ -57,6 +58,9 @@ type measured struct {
 // record records an operation that began at start, a time of the recorder.
 func (m *measured) record(k kind, start time.Duration, err error) {
 	var took time.Duration
+	if m.compute > 0 {
+		time.Sleep(m.compute)
+	}
 	if m.stats == nil {
 		took = m.rec.Record(int(k), start, err != nil)
 	} else {

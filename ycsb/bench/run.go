@@ -31,6 +31,9 @@ type Config struct {
 	// Stats, if set, returns the counters of the session of a thread's context, and
 	// false if it has none. Each operation's work is then in Result.Kinds.
 	Stats func(ctx context.Context) (txn.SessionStats, bool)
+	// Compute is processor time of the client that each operation takes besides, of a modelled
+	// machine: the thread sleeps for so long.
+	Compute time.Duration
 	// Begin and End, if set, are called at the edges of the measured interval; see
 	// load.Config.
 	Begin, End func(ctx context.Context) error
@@ -127,7 +130,7 @@ func (r *run) newWorker(_ context.Context, id int, rec *load.Recorder) (load.Wor
 		}
 	}
 	t.ctx = r.DB.InitThread(rec.Context(), id, p.threads)
-	t.db = &measured{db: r.DB, batch: batch, rmw: r.rmw, rec: rec, raw: p.raw}
+	t.db = &measured{db: r.DB, batch: batch, rmw: r.rmw, rec: rec, raw: p.raw, compute: r.Compute}
 	if r.Stats != nil {
 		if last, ok := r.Stats(t.ctx); ok {
 			t.db.stats, t.db.last = func() txn.SessionStats { s, _ := r.Stats(t.ctx); return s }, last

@@ -15,10 +15,12 @@ const (
 	Partitions = "drtmx.partitions"
 	Memory     = "drtmx.memory"
 	// Durability is memory (the default) or disk, which DataDir implies.
-	Durability    = "drtmx.durability"
-	DataDir       = "drtmx.datadir"
-	Partitioning  = "drtmx.partitioning"
-	Primary       = "drtmx.primary"
+	Durability   = "drtmx.durability"
+	DataDir      = "drtmx.datadir"
+	Partitioning = "drtmx.partitioning"
+	Primary      = "drtmx.primary"
+	// KeyKind is the kind of keys of the table: string (the default) or number.
+	KeyKind       = "drtmx.keys"
 	Addr          = "drtmx.addr"
 	Design        = "drtmx.design"
 	LocationCache = "drtmx.locationcache"
@@ -37,7 +39,7 @@ const (
 )
 
 var names = []string{
-	Addr, Cache, DataDir, Design, Durability, Fabric, LocationCache, Memory, Models, Partitioning, Partitions, Primary,
+	Addr, Cache, DataDir, Design, Durability, Fabric, KeyKind, LocationCache, Memory, Models, Partitioning, Partitions, Primary,
 	ReadModifyWrite, Report, Seed, Servers, Update, Upsert,
 }
 

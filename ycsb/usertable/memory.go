@@ -18,7 +18,10 @@ func (l *Layout) RowBytesMin(tab *tables.Table) uint64 {
 	row := tab.NewRow()
 	value := bytes.Repeat([]byte{'v'}, l.meanBytes)
 	for i := range tab.Def().Columns {
-		row.SetBytes(tab.Field(tab.Def().Columns[i].Name), value)
+		l.Set(&row, tab.Field(tab.Def().Columns[i].Name), value)
+	}
+	if l.Numbers { // with its key, header and link to older versions, and no free slots
+		return uint64(len(row)) + 3*mem.WordBytes
 	}
 	words := func(n int) int { return (n + mem.WordBytes - 1) / mem.WordBytes }
 	// Words of a block before its key, and of an entry of the index: docs/layouts.md.

@@ -36,6 +36,26 @@ type FieldValue struct {
 	Value []byte
 }
 
+// AppendKey appends the encoding of a record's key: the bytes of a string, or the eight
+// bytes of a number.
+func AppendKey(dst []byte, k tables.Key) []byte {
+	if k.Is(tables.NumberKey) {
+		return binary.LittleEndian.AppendUint64(dst, k.Num())
+	}
+	return append(dst, k.Bytes()...)
+}
+
+// keyOf decodes a key of a table.
+func keyOf(tab *tables.Table, b []byte) (tables.Key, error) {
+	if tab.Def().Key == tables.StringKey {
+		return tables.Str(b), nil
+	}
+	if len(b) != 8 {
+		return tables.Key{}, fmt.Errorf("%w: a number of %d bytes", ErrMessage, len(b))
+	}
+	return tables.Num(binary.LittleEndian.Uint64(b)), nil
+}
+
 // Append appends the encoding of u to dst.
 func (u *Update) Append(dst []byte) []byte {
 	flags := byte(0)
@@ -98,7 +118,7 @@ func Procedures(c *tables.Catalog) []txn.Procedure {
 // a negative number for a column that is not a field.
 func Longest(c tables.Column) int {
 	switch {
-	case c.Type != tables.Bytes:
+	case c.Type != tables.Bytes && c.Type != tables.Text:
 		return -1
 	case c.Size == 0:
 		return tables.MaxRowBytes
@@ -127,7 +147,11 @@ func (u *updater) run(t *txn.Txn, args []byte) ([]byte, error) {
 			return nil, fmt.Errorf("%w: field %d with %d bytes", ErrMessage, f.Field, len(f.Value))
 		}
 	}
-	old, err := t.Get(tab, tables.Str(u.in.Key))
+	key, err := keyOf(tab, u.in.Key)
+	if err != nil {
+		return nil, err
+	}
+	old, err := t.Get(tab, key)
 	if errors.Is(err, txn.ErrNotFound) {
 		return []byte{StatusMissing}, nil
 	}
@@ -140,7 +164,7 @@ func (u *updater) run(t *txn.Txn, args []byte) ([]byte, error) {
 	}
 	u.row = append(u.row[:0], old...)
 	for _, f := range u.in.Fields {
-		u.row.SetBytes(tab.Field(columns[f.Field].Name), f.Value)
+		set(&u.row, columns[f.Field].Type, tab.Field(columns[f.Field].Name), f.Value)
 	}
-	return result, t.Update(tab, tables.Str(u.in.Key), u.row)
+	return result, t.Update(tab, key, u.row)
 }

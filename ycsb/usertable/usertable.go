@@ -1,11 +1,13 @@
 // Package usertable defines YCSB's table in drtmx: a string key, and one column
-// of variable length for each field. A data server gets the table's catalogue
+// of variable length for each field; or, with drtmx.keys=number, a number and columns of
+// one length. A data server gets the table's catalogue
 // when it starts, encoded in the name of its workload.
 package usertable
 
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/magiconair/properties"
@@ -20,6 +22,8 @@ const (
 	Ordered = "ordered"
 	Hash    = "hash"
 	Range   = "range"
+	Text    = "string"
+	Number  = "number"
 )
 
 // Layout has the properties of the table.
@@ -30,6 +34,7 @@ type Layout struct {
 	Primary    string
 	Partition  string
 	Keys       props.Keys
+	Numbers    bool // the keys of the table are the numbers in the keys of records
 
 	scans          bool  // the workload has scans
 	first, records int64 // the records of a load
@@ -47,11 +52,15 @@ func Read(p *properties.Properties) (*Layout, error) {
 		Primary:   r.OneOf(props.Primary, Ordered, Ordered, Hash),
 		Partition: r.OneOf(props.Partitioning, "", Range, Hash),
 		Keys:      props.ReadKeys(r),
+		Numbers:   r.OneOf(props.KeyKind, Text, Text, Number) == Number,
 	}
 	l.meanBytes = 1
 	lengths := r.OneOf(prop.FieldLengthDistribution, prop.FieldLengthDistributionDefault, "constant", "uniform", "zipfian", "histogram")
 	if lengths != "histogram" {
 		l.FieldBytes = int(r.Int(prop.FieldLength, prop.FieldLengthDefault, 1, tables.MaxRowBytes))
+	}
+	if l.Numbers && l.FieldBytes == 0 {
+		r.Fault("%s %s with %s %s: want another distribution, for the longest field must be known", props.KeyKind, Number, prop.FieldLengthDistribution, lengths)
 	}
 	switch lengths {
 	case "constant":
@@ -96,10 +105,64 @@ func (l *Layout) Catalog(partitions int) (*tables.Catalog, error) {
 	if l.Partition == Range && partitions > 1 {
 		d.Partition = tables.Partitioning{Kind: tables.ByRange, Bounds: l.bounds(partitions)}
 	}
+	field := tables.Column{Type: l.fieldType()}
+	if l.Numbers {
+		d.Key, field.Size = tables.NumberKey, l.FieldBytes // rows of one size
+	}
 	for i := range l.Fields {
-		d.Columns = append(d.Columns, tables.Column{Name: props.FieldName(i), Type: tables.Bytes})
+		field.Name = props.FieldName(i)
+		d.Columns = append(d.Columns, field)
 	}
 	return tables.NewCatalog(d)
+}
+
+// fieldType is the type of the columns of fields.
+func (l *Layout) fieldType() tables.Type {
+	if l.Numbers {
+		return tables.Text
+	}
+	return tables.Bytes
+}
+
+// Value returns the value of a field, as a view of the row.
+func (l *Layout) Value(row tables.Row, f tables.Field) []byte {
+	if l.Numbers {
+		return row.Text(f)
+	}
+	return row.Bytes(f)
+}
+
+// Set sets the value of a field.
+func (l *Layout) Set(row *tables.Row, f tables.Field, v []byte) { set(row, l.fieldType(), f, v) }
+
+func set(row *tables.Row, t tables.Type, f tables.Field, v []byte) {
+	if t == tables.Text {
+		row.SetText(f, v)
+	} else {
+		row.SetBytes(f, v)
+	}
+}
+
+// Key returns the key in the table of the record with a key of YCSB. It fails with
+// tables.ErrKey if the table has numbers and the key is not the prefix and a number.
+func (l *Layout) Key(name string) (tables.Key, error) {
+	if !l.Numbers {
+		return tables.Str(name), nil
+	}
+	digits, found := strings.CutPrefix(name, l.Keys.Prefix)
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if !found || err != nil {
+		return tables.Key{}, fmt.Errorf("%w: %q, want %s and a number below 2^64 with %s=%s", tables.ErrKey, name, l.Keys.Prefix, props.KeyKind, Number)
+	}
+	return tables.Num(n), nil
+}
+
+// Probe returns the ith of any keys, whether there are such records or not.
+func (l *Layout) Probe(i int) tables.Key {
+	if l.Numbers {
+		return tables.Num(uint64(i))
+	}
+	return tables.Str(strconv.Itoa(i))
 }
 
 // samples is the number of keys sampled to cut the key space.
@@ -112,16 +175,19 @@ const manyRecords = 1 << 22
 // all records even if keys are hashed: the hash, FNV, leaves records whose
 // numbers differ in the last byte alone close together.
 func (l *Layout) bounds(parts int) []tables.Key {
-	var keys []string
+	var keys []tables.Key
 	n := min(l.records, samples)
 	for i := range n {
-		keys = append(keys, l.Keys.Name(l.first+int64(float64(l.records)*float64(i)/float64(n))))
+		name := l.Keys.Name(l.first + int64(float64(l.records)*float64(i)/float64(n)))
+		if k, err := l.Key(name); err == nil { // it always is
+			keys = append(keys, k)
+		}
 	}
-	slices.Sort(keys)
+	slices.SortFunc(keys, tables.Key.Compare)
 	keys = slices.Compact(keys)
 	var cuts []tables.Key
 	for i := 1; i < parts && i < len(keys); i++ {
-		cuts = append(cuts, tables.Str(keys[max(len(keys)*i/parts, i)]))
+		cuts = append(cuts, keys[max(len(keys)*i/parts, i)])
 	}
 	return cuts
 }
@@ -158,16 +224,19 @@ func (l *Layout) Fits(c *tables.Catalog, where string, primaryGiven bool) (*tabl
 	mismatch := func(has, want string, args ...any) error {
 		return fmt.Errorf("table %s of %s %s, the properties want %s", l.Name, where, has, fmt.Sprintf(want, args...))
 	}
-	if d.Key != tables.StringKey {
-		return nil, mismatch("has numbers for keys", "strings")
+	switch numbers := d.Key == tables.NumberKey; {
+	case numbers && !l.Numbers:
+		return nil, mismatch("has numbers for keys", "%s %s", props.KeyKind, Text)
+	case !numbers && l.Numbers:
+		return nil, mismatch("has strings for keys", "%s %s", props.KeyKind, Number)
 	}
 	for i := range l.Fields {
 		if i >= len(d.Columns) {
 			return nil, mismatch(fmt.Sprintf("has %d fields", len(d.Columns)), "%s %d", prop.FieldCount, l.Fields)
 		}
 		col := d.Columns[i]
-		if col.Name != props.FieldName(i) || col.Type != tables.Bytes {
-			return nil, mismatch(fmt.Sprintf("has a column %s (%v)", col.Name, col.Type), "%s (%v)", props.FieldName(i), tables.Bytes)
+		if col.Name != props.FieldName(i) || col.Type != l.fieldType() {
+			return nil, mismatch(fmt.Sprintf("has a column %s (%v)", col.Name, col.Type), "%s (%v)", props.FieldName(i), l.fieldType())
 		}
 		if col.Size > 0 && col.Size < l.FieldBytes {
 			return nil, mismatch(fmt.Sprintf("has fields of at most %d bytes", col.Size), "%s %d", prop.FieldLength, l.FieldBytes)

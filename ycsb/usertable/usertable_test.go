@@ -102,8 +102,8 @@ func TestTablesThatDoNotFit(t *testing.T) {
 		return c
 	}
 	for want, c := range map[string]*tables.Catalog{
-		"has no table usertable":                                         def(func(d *tables.Def) { d.Name = "other" }),
-		"has numbers for keys, the properties want strings":              def(func(d *tables.Def) { d.Key = tables.NumberKey }),
+		"has no table usertable": def(func(d *tables.Def) { d.Name = "other" }),
+		"has numbers for keys, the properties want drtmx.keys string":    def(func(d *tables.Def) { d.Key = tables.NumberKey }),
 		"has 7 fields, the properties want fieldcount 10":                def(func(d *tables.Def) { d.Columns = d.Columns[:7] }),
 		"has a column field9 (text), the properties want field9 (bytes)": def(func(d *tables.Def) { d.Columns[9].Type, d.Columns[9].Size = tables.Text, 9 }),
 		"fields of at most 50 bytes, the properties want fieldlength 100": def(func(d *tables.Def) {

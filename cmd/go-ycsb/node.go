@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"drtmx/internal/cli"
+	"drtmx/ycsb"
+	"drtmx/ycsb/bench"
+)
+
+// A modelled run: its clients and data servers are machines of a model (--node), and the run
+// emulates them in stretched time. What a client computes for an operation, and what a data
+// server does for a request, is measured first, with one client and data servers as fast as
+// this machine: in stretched time all that would take several times as long, because nothing
+// is in the processor's caches after the sleep before it.
+
+// Bounds of calibration.
+const (
+	calibrateWarmup = 300 * time.Millisecond
+	calibrateFor    = time.Second
+	// busyMost is the greatest share of this machine's processors that a modelled run may use.
+	// Beyond it what the clients and handlers wait for would not be the model.
+	busyMost = 0.5
+)
+
+// insertsOfCalibration is how many operations of a workload that inserts are measured.
+const insertsOfCalibration = 20_000
+
+// calibrate measures the processor time that an operation of the workload takes at a client,
+// without the data server's, once for each engine.
+func (c *contender) calibrate(ctx context.Context, name string) error {
+	if c.compute > 0 {
+		return nil
+	}
+	still := ycsb.Node{Cores: 1, Dilation: 1} // adds nothing, and measures handlers
+	if err := ycsb.Model(c.db, &still); err != nil {
+		return err
+	}
+	plan, err := bench.NewPlan(c.p, bench.Run)
+	if err != nil {
+		return err
+	}
+	if plan.Inserts() {
+		err = plan.For(1, 0, 0, insertsOfCalibration)
+	} else {
+		err = plan.For(1, calibrateWarmup, calibrateFor, 0)
+	}
+	if err != nil {
+		return err
+	}
+	r, e, err := c.run(ctx, plan, 0)
+	if err != nil {
+		return fmt.Errorf("calibrate: %w", err)
+	}
+	handled := e.handled[1] - e.handled[0]
+	c.compute = max((r.Elapsed()-handled)/time.Duration(max(r.Operations(), 1)), 1)
+	if requests := e.requests[1] - e.requests[0]; requests > 0 {
+		c.handler = handled / time.Duration(requests)
+	}
+	if plan.Inserts() { // the next run begins with the same records
+		if err := c.close(); err != nil {
+			return err
+		}
+		return c.fill(ctx, name)
+	}
+	return ycsb.Model(c.db, nil)
+}
+
+// bound is the throughput that exact counts allow on a modelled machine, and what limits it.
+type bound struct {
+	Throughput float64 `json:"throughput_ops"`
+	By         string  `json:"by"`
+	ComputeUs  float64 `json:"client_compute_us"` // of an operation
+	HandlerUs  float64 `json:"handler_us"`        // likewise, at data servers
+}
+
+// rescale turns the figures of a run that took so long into those of the modelled machines.
+func (r *engineRun) rescale(m *ycsb.Node, servers int, compute time.Duration) error {
+	if busy := r.ClientCPU / (r.Seconds * float64(runtime.NumCPU())); busy > busyMost {
+		return fmt.Errorf("the processors of this machine are %.0f %% busy, and would distort the model: want at most %.0f %%; --node with a dilation above %v",
+			busy*100, busyMost*100, m.Dilation)
+	}
+	r.Seconds /= m.Dilation
+	r.Throughput *= m.Dilation
+	for name, k := range r.Kinds {
+		k.P50, k.P99 = k.P50/m.Dilation, k.P99/m.Dilation
+		r.Kinds[name] = k
+	}
+	r.Bound = r.boundOf(m, servers, compute)
+	return nil
+}
+
+// boundOf computes the bound from what an operation costs on average. Without queues an
+// operation takes its rounds, what the client computes, and all services one after the other.
+func (r *engineRun) boundOf(m *ycsb.Node, servers int, compute time.Duration) *bound {
+	var all float64
+	var c kindCost
+	for _, k := range r.Kinds {
+		n := float64(k.Count)
+		all += n
+		c.Rounds += n * (k.Rounds + k.Proving)
+		c.Reads += n * (k.Reads + k.Writes + k.Atomics)
+		c.Atomics += n * k.Atomics
+		c.RPCs += n * k.RPCs
+		c.ReadBytes += n * (k.ReadBytes + k.RPCBytes)
+	}
+	each := func(x float64) float64 { return cli.Ratio(x, all) }
+	seconds := func(d time.Duration, n float64) float64 { return d.Seconds() * n }
+	h := seconds(m.Handler, each(c.RPCs))
+	nic := seconds(m.Verb, each(c.Reads+2*c.RPCs)) + each(c.ReadBytes)*m.Byte/1e9
+	atomics := seconds(m.Atomic, each(c.Atomics))
+	core := seconds(m.RPC, each(c.RPCs)) + h
+	alone := seconds(m.RTT, each(c.Rounds)) + compute.Seconds() + nic + atomics + core
+	b := &bound{ComputeUs: 1e6 * compute.Seconds(), HandlerUs: 1e6 * h}
+	n := float64(servers)
+	for _, limit := range []struct {
+		by string
+		x  float64
+	}{
+		{"clients", cli.Ratio(float64(r.Clients), alone)},
+		{"NIC", cli.Ratio(n, nic)},
+		{"atomics", cli.Ratio(n, atomics)},
+		{"cores", cli.Ratio(n*float64(m.Cores), core)},
+	} {
+		if limit.x > 0 && (b.By == "" || limit.x < b.Throughput) {
+			b.Throughput, b.By = limit.x, limit.by
+		}
+	}
+	return b
+}
