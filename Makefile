@@ -125,7 +125,7 @@ lint:
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-# Takes the measurements of results/ and records them; about twenty minutes.
+# Takes the measurements of results/ and records them; about half an hour.
 measure:
 	results/measure.sh
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Takes the measurements of results/engine.md, results/tpcc.md, results/fairness.md and
-# results/fabrics.md and writes those pages. Every figure comes with the command
-# that printed it, the commit, the machine and the date. Takes about twenty
-# minutes; the machine should be idle.
+# Takes the measurements of results/engine.md, results/tpcc.md, results/fairness.md,
+# results/fabrics.md and results/engines.md and writes those pages. Every figure comes with
+# the command that printed it, the commit, the machine and the date. Takes about half an
+# hour; the machine should be idle.
 #
 #   results/measure.sh [section ...]      without names: all sections
 set -euo pipefail
@@ -49,6 +49,18 @@ fabrics=(
 "verbs|READs of 64 bytes over libibverbs, compared with perftest's, on Soft-RoCE (rdma_rxe) in a guest under software emulation: only the ratios are meaningful|make -s bench-verbs"
 )
 
+engines=(
+"enginesa|YCSB A with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node weak --clients 64 --repeat 3 --duration 3s"
+"enginesb|YCSB B with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadb -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node weak --clients 64 --repeat 3 --duration 3s"
+"enginesc|YCSB C with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node weak --clients 64 --repeat 3 --duration 3s"
+"enginesd|YCSB D with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadd -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node weak --clients 64 --repeat 3 --duration 3s"
+"enginese|YCSB E with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloade -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node weak --clients 64 --repeat 3 --duration 3s"
+"enginesf|YCSB F with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadf -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node weak --clients 64 --repeat 3 --duration 3s"
+"enginescurve|YCSB C with 1 to 128 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node weak --clients 1,4,16,32,128 --repeat 1 --duration 3s"
+"engines4|YCSB C with 64 clients and 4 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node cores=4 --clients 64 --repeat 1 --duration 3s"
+"engines16|YCSB C with 64 clients and 16 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node cores=16 --clients 64 --repeat 1 --duration 3s"
+)
+
 wanted=("$@")
 
 # want SECTION reports whether the section was requested.
@@ -71,6 +83,18 @@ measure() {
 		# Progress goes to standard error and is not part of the record.
 		$2 2>/dev/null | grep -v -e '^PASS' -e '^goos:' -e '^goarch:' -e '^pkg:' -e '^cpu:' || echo "failed: $2"
 	} >"$raw/$1.txt"
+}
+
+# about FILE prints what its figures are.
+about() {
+	case $1 in
+	*/engines.md)
+		echo "Written by \`results/measure.sh\`. The ordered index with one-sided READs and models (\`xstore\`), the same with an RPC for each lookup and scan (\`rpc\`), and the same tree with one-sided READs and inner nodes cached instead of models, 128 KiB of them for each index (\`treecache\`) or all (\`fullcache\`). One data server, whose machine is modelled: one core, unless a command says otherwise, behind a fast network (docs/ycsb.md). Rates and latencies are emulated with that model, which is a choice; they are not measurements of RDMA. Rounds, READs, bytes and RPCs are exact. The *bound* is what these counts allow on the modelled machine."
+		;;
+	*)
+		echo "Written by \`results/measure.sh\`. Times are those of emulated fabrics (shared memory of one host, or one process) on a small shared machine. Ratios within one run are more meaningful than times."
+		;;
+	esac
 }
 
 # page FILE TITLE SECTION... runs the requested sections and, if there are any,
@@ -97,7 +121,7 @@ page() {
 	{
 		echo "# $title"
 		echo
-		echo "Written by \`results/measure.sh\`. Times are those of emulated fabrics (shared memory of one host, or one process) on a small shared machine. Ratios within one run are more meaningful than times."
+		about "$file"
 		echo
 		echo "Machine: $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2 | xargs), $(nproc) processors, $(awk '/MemTotal/{printf "%.0f GiB", $2/1048576}' /proc/meminfo), Linux $(uname -r | cut -d- -f1), $(go version | cut -d' ' -f3)."
 		for s in "$@"; do
@@ -121,3 +145,4 @@ page results/tpcc.md "The whole TPC-C" "${tpcc[@]}"
 page results/engine.md "The engine, measured" "${engine[@]}"
 page results/fairness.md "Many clients on few rows" "${fairness[@]}"
 page results/fabrics.md "The fabrics, measured" "${fabrics[@]}"
+page results/engines.md "Engines beside weak data servers, modelled" "${engines[@]}"

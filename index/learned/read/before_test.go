@@ -15,12 +15,17 @@ import (
 // of rows from the guess to the key is near the number asked for.
 func TestBefore(t *testing.T) {
 	const rows = 40_000
-	for name, text := range map[string]func(uint64) string{
-		"numbers": nil,
-		"strings": func(k uint64) string { return fmt.Sprintf("user/%08d/profile", k) },
+	for name, v := range map[string]struct {
+		text   func(uint64) string
+		budget Budget
+	}{
+		"numbers":     {},
+		"strings":     {text: func(k uint64) string { return fmt.Sprintf("user/%08d/profile", k) }},
+		"inner nodes": {budget: Tree},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newRig(t, learned.Options{RowWords: 32, Strings: text != nil}, Options{}, inproc.Options{}, false)
+			text := v.text
+			g := newRig(t, learned.Options{RowWords: 32, Strings: text != nil}, Options{Cache: Cache{Budget: v.budget}}, inproc.Options{}, false)
 			g.text = text
 			if guess := g.c.Before(g.at(7), 3); guess != (index.Key{}) {
 				t.Errorf("a client that has read nothing guesses %v", guess)

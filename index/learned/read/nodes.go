@@ -199,16 +199,24 @@ func (c *nodeCache) bottom(key uint64) *heldNode {
 // before returns the low fence of the leaf n leaves before that of a key, as far back as the
 // held nodes tell.
 func (c *nodeCache) before(key uint64, n int) index.Key {
-	nd := c.root.Load()
-	for nd != nil && nd.Level > 0 {
-		kid := nd.kids[nd.Search(key)].Load()
-		if kid == nil {
-			return index.Num(nd.Lows[nd.Search(key)])
-		}
-		nd = kid
-	}
-	if nd == nil {
+	root := c.root.Load()
+	if root == nil {
 		return index.Key{}
 	}
-	return index.Num(nd.Lows[max(nd.Search(key)-n, 0)])
+	for {
+		nd := root
+		for nd.Level > 0 {
+			slot := nd.Search(key)
+			kid := nd.kids[slot].Load()
+			if kid == nil {
+				return index.Num(min(nd.Lows[slot], key))
+			}
+			nd = kid
+		}
+		slot, low := nd.Search(key), nd.Lows[0]
+		if n <= slot || low == 0 || low > key { // the last only if nodes are old
+			return index.Num(min(nd.Lows[max(slot-n, 0)], key))
+		}
+		n, key = n-slot-1, low-1
+	}
 }
