@@ -16,8 +16,9 @@
 // connections report InOrder loads the words of one READ in ascending address
 // order, then loads the first word once more into [WR.Tail], so that an equal
 // header before and after the body proves that the body is not torn. Work
-// requests of one batch complete in any order relative to each other. Every
-// 8-byte word is read and written whole.
+// requests of one batch take effect in any order relative to each other, unless
+// it is [Batch.Ordered]: then each takes effect before the next one begins.
+// Every 8-byte word is read and written whole.
 //
 // # Failure
 //

@@ -119,12 +119,20 @@ type WR struct {
 // between Post and Wait and may be reused afterwards.
 type Batch struct {
 	WRs []WR
+	// Ordered says that each work request takes effect before the next one begins: a READ or
+	// atomic sees what those before it have written, and not what those after it write; other
+	// connections never see a WRITE without those before it. If the connection breaks, those
+	// that have taken effect, or still will, are the first ones; of a WRITE that is the last of
+	// them perhaps only the first words. A request that is refused (StatusAccess,
+	// StatusUnsupported) does not stop those after it. Without Ordered, requests take effect in
+	// any order.
+	Ordered bool
 	// Token is for use by the provider that holds the batch.
 	Token uint64
 }
 
-// Reset empties the batch.
-func (b *Batch) Reset() { b.WRs = b.WRs[:0] }
+// Reset empties the batch, and makes it unordered.
+func (b *Batch) Reset() { b.WRs, b.Ordered = b.WRs[:0], false }
 
 // Len returns the number of work requests.
 func (b *Batch) Len() int { return len(b.WRs) }

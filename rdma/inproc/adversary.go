@@ -23,7 +23,10 @@ type adversary struct {
 	linkFree time.Duration // when the link has carried everything posted so far
 	token    uint64        // of the last batch posted
 	pending  []pendingBatch
-	perm     []uint32 // scratch
+	// ended says that the connection broke at a request that has not taken effect, or in part:
+	// those after it in an ordered batch never will.
+	ended bool
+	perm  []uint32 // scratch
 }
 
 // pendingBatch is a batch between Post and Wait. Its work requests that are
@@ -33,6 +36,7 @@ type pendingBatch struct {
 	performs time.Duration // when its remaining requests are performed
 	done     time.Duration // when its completions arrive
 	shuffle  bool
+	ordered  bool
 }
 
 func newAdversary(o *Options, s *rng.Stream) *adversary {
@@ -79,7 +83,7 @@ func (c *conn) postSlow(b *rdma.Batch) {
 	}
 	now := a.o.Clock.Now()
 	a.token++
-	p := pendingBatch{token: a.token, done: a.carry(now, bytes, base), shuffle: a.rng.Bool(a.o.Faults.Reorder)}
+	p := pendingBatch{token: a.token, done: a.carry(now, bytes, base), shuffle: a.rng.Bool(a.o.Faults.Reorder) && !b.Ordered, ordered: b.Ordered}
 	p.performs = now + (p.done-now)/2
 	b.Token = a.token
 	a.pending = append(a.pending, p)
@@ -87,7 +91,8 @@ func (c *conn) postSlow(b *rdma.Batch) {
 }
 
 // performAll performs the pending requests of b except those deferred to Wait:
-// all of them if the link is slow, otherwise each with probability putOff.
+// all of them if the link is slow, otherwise each with probability putOff, in an
+// ordered batch with all after it.
 func (c *conn) performAll(b *rdma.Batch, shuffle bool, putOff float64, slow bool) {
 	a := c.adv
 	if slow {
@@ -103,7 +108,13 @@ func (c *conn) performAll(b *rdma.Batch, shuffle bool, putOff float64, slow bool
 	for range n {
 		wr := &b.WRs[at]
 		at = (at + stride) % n
-		if wr.Status != rdma.StatusPending || a.rng.Bool(putOff) {
+		if wr.Status != rdma.StatusPending {
+			continue
+		}
+		if a.rng.Bool(putOff) {
+			if b.Ordered {
+				return
+			}
 			continue
 		}
 		if !c.link.Up() {
@@ -112,9 +123,7 @@ func (c *conn) performAll(b *rdma.Batch, shuffle bool, putOff float64, slow bool
 		if !a.rng.Bool(a.o.Faults.DropVerb) {
 			c.complete(wr, c.perform(wr))
 		} else {
-			if a.rng.Bool(0.5) {
-				c.perform(wr)
-			}
+			a.ended = !c.performPart(wr)
 			c.leave(provide.Broken)
 			c.complete(wr, rdma.StatusPeerDown)
 			return
@@ -123,6 +132,23 @@ func (c *conn) performAll(b *rdma.Batch, shuffle bool, putOff float64, slow bool
 			a.o.Yield()
 		}
 	}
+}
+
+// performPart performs a request at which the connection breaks, or not, or the first words of
+// a WRITE. It reports whether the request has taken effect as a whole.
+func (c *conn) performPart(wr *rdma.WR) bool {
+	if c.adv.rng.Bool(0.5) {
+		c.perform(wr)
+		return true
+	}
+	if words := len(wr.Buf); wr.Op == rdma.OpWrite && words > 1 {
+		part := *wr
+		part.Buf = wr.Buf[:c.adv.rng.Intn(words)]
+		if len(part.Buf) > 0 {
+			c.perform(&part)
+		}
+	}
+	return false
 }
 
 // coprimeStride draws a step that visits all of n places.
@@ -177,18 +203,26 @@ func (c *conn) waitSlow(ctx context.Context, b *rdma.Batch) error {
 // abandon completes the pending requests after the connection broke. Writes may
 // still be in flight and take effect later; they use copies of the buffers.
 func (c *conn) abandon(b *rdma.Batch) {
+	var inOrder []rdma.WR
 	for i := range b.WRs {
 		wr := &b.WRs[i]
 		if wr.Status != rdma.StatusPending {
 			continue
 		}
-		if wr.Op != rdma.OpRead && c.adv.rng.Bool(c.adv.o.Faults.Late) {
+		if wr.Op != rdma.OpRead && c.adv.rng.Bool(c.adv.o.Faults.Late) && !(b.Ordered && c.adv.ended) {
 			w := *wr
 			w.Buf = append([]uint64(nil), wr.Buf...)
-			c.e.late.add(c, w)
+			if b.Ordered {
+				inOrder = append(inOrder, w)
+			} else {
+				c.e.late.add(c, w)
+			}
+		} else if wr.Op != rdma.OpRead {
+			c.adv.ended = true // of an ordered batch those after it are lost, too
 		}
 		c.complete(wr, rdma.StatusPeerDown)
 	}
+	c.e.late.add(c, inOrder...)
 }
 
 // sleepUntil sleeps until t on the network's clock, the end of ctx, whose
@@ -282,15 +316,19 @@ type lateWRs struct {
 	}
 }
 
+// lateWR are requests that take effect one after the other.
 type lateWR struct {
-	c  *conn
-	wr rdma.WR
+	c   *conn
+	wrs []rdma.WR
 }
 
-func (l *lateWRs) add(c *conn, wr rdma.WR) {
+func (l *lateWRs) add(c *conn, wrs ...rdma.WR) {
+	if len(wrs) == 0 {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.list = append(l.mu.list, lateWR{c, wr})
+	l.mu.list = append(l.mu.list, lateWR{c, wrs})
 	l.some.Store(true)
 }
 
@@ -303,9 +341,11 @@ func (l *lateWRs) perform(s *rng.Stream) {
 	defer l.mu.Unlock()
 	rest := l.mu.list[:0]
 	for _, w := range l.mu.list {
-		if s.Bool(0.5) {
-			w.c.perform(&w.wr)
-		} else {
+		for len(w.wrs) > 0 && s.Bool(0.5) {
+			w.c.perform(&w.wrs[0])
+			w.wrs = w.wrs[1:]
+		}
+		if len(w.wrs) > 0 {
 			rest = append(rest, w)
 		}
 	}

@@ -15,6 +15,8 @@ var writeCases = []Case{
 	{"AtomicsFromManyClients", caseAtomicsContended},
 	{"GrantsAreSeparate", caseGrants},
 	{"UngrantedVerbsAreRefused", caseUngranted},
+	{"OrderedBatch", caseOrdered},
+	{"OrderedWritesAreSeenInOrder", caseOrderedSeen},
 }
 
 // writable is a server whose one region is granted a, and a connection to it.
@@ -84,6 +86,79 @@ func caseWriteWords(r *rig) {
 			seen[v]++
 		}
 	}, func() bool { return len(seen) == 2 })
+	stop() // before the connections close
+}
+
+// caseOrdered: in an ordered batch each request sees what those before it have done, and
+// nothing of those after it.
+func caseOrdered(r *rig) {
+	_, m, k, c := r.writable(rdma.AccessWrite | rdma.AccessAtomic)
+	const at = 4096
+	m.MustSpan(at, 8).Store(0, 0)
+	var b rdma.Batch
+	before, written, swapped, added, all := make([]uint64, 1), make([]uint64, 1), make([]uint64, 1), make([]uint64, 1), make([]uint64, 3)
+	wide, v := make([]uint64, 1000), make([]uint64, 1)
+	last := uint64(0)
+	for i := range 200 {
+		n := uint64(i+1) << 8
+		v[0] = n
+		b.Reset()
+		b.Ordered = true
+		b.Read(k, at+8, wide) // takes long
+		b.Read(k, at, before)
+		b.Write(k, at, v)
+		b.Read(k, at, written)
+		b.CAS(k, at, n, n+1, swapped)
+		b.FAA(k, at, 3, added)
+		b.Read(k, at, all[:1])
+		r.do(c, &b)
+		if before[0] != last || written[0] != n || swapped[0] != n || added[0] != n+1 || all[0] != n+4 {
+			r.Fatalf("batch %d: READ %#x, WRITE %#x, READ %#x, CAS %#x, FAA %#x, READ %#x; the word was %#x before",
+				i, before[0], n, written[0], swapped[0], added[0], all[0], last)
+		}
+		last = all[0]
+	}
+}
+
+// caseOrderedSeen: another connection that sees one WRITE of an ordered batch sees all that come
+// before it.
+func caseOrderedSeen(r *rig) {
+	e, m, k, c := r.writable(rdma.AccessWrite)
+	const writes, gap = 14, 4096
+	place := func(i int) uint64 { return 4096 + uint64(i)*gap }
+	for i := range writes {
+		m.MustSpan(place(i), 8).Store(0, 0)
+	}
+	var wb rdma.Batch
+	n, src := uint64(0), make([]uint64, writes)
+	stop := r.background(r.rng.Split("writer"), func() {
+		n++
+		wb.Reset()
+		wb.Ordered = true
+		for i := range writes {
+			src[i] = n
+			wb.Write(k, place(i), src[i:i+1])
+		}
+		if err := rdma.Do(r.ctx, c, &wb); err != nil {
+			r.Error(err)
+		}
+	})
+	reader := r.dial(e)
+	var b rdma.Batch
+	late, early, seen := make([]uint64, 1), make([]uint64, 1), uint64(0)
+	for round := 0; round < 200 || seen < 20; round++ {
+		i := 1 + r.rng.Intn(writes-1)
+		b.Reset()
+		b.Read(k, place(i), late)
+		r.do(reader, &b)
+		b.Reset()
+		b.Read(k, place(r.rng.Intn(i)), early)
+		r.do(reader, &b)
+		if early[0] < late[0] {
+			r.Fatalf("WRITE %d of batch %d is seen, and one before it is still of batch %d", i, late[0], early[0])
+		}
+		seen = max(seen, late[0])
+	}
 	stop() // before the connections close
 }
 

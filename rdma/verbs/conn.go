@@ -283,6 +283,11 @@ func (c *conn) prepare(at uint64, i int, r *remoteRegion, wr *rdma.WR, cmd *C.st
 		remote: C.uint64_t(wr.Addr), rkey: C.uint32_t(r.keys[wr.Addr>>r.shift]),
 		local: C.uint64_t(c.stage.mem.addr + off), lkey: C.uint32_t(c.stage.mem.lkey()), bytes: C.uint32_t(words * mem.WordBytes),
 	}
+	if f := &c.flights[i]; f.b.Ordered && f.next > 0 {
+		// A queue pair begins its requests in order, and only a fence makes one wait until the
+		// READs and atomics before it are complete.
+		cmd.fenced = 1
+	}
 	switch wr.Op {
 	case rdma.OpRead:
 		cmd.op = C.VB_READ
