@@ -230,6 +230,8 @@ func (c *contender) run(ctx context.Context, plan *bench.Plan, compute time.Dura
 		return nil, nil, cli.ErrInterrupted
 	case r.Failed > 0 && r.Operations() == 0:
 		return nil, nil, fmt.Errorf("all %d operations failed, the first with: %w", r.Failed, r.First)
+	case r.Operations() == 0:
+		return nil, nil, fmt.Errorf("no operation ended in the %v that were measured: want a longer --duration", r.Elapsed())
 	}
 	return r, e, nil
 }

@@ -4,6 +4,45 @@ package planted
 // of a provider's reports.
 var fabricBugs = []bug{
 	{
+		name: "OrderedBatchIsShuffled", why: "the adversary performs an ordered batch in any order",
+		edits: []edit{{
+			file: "rdma/inproc/adversary.go",
+			old:  "a.rng.Bool(a.o.Faults.Reorder) && !b.Ordered,",
+			new:  "a.rng.Bool(a.o.Faults.Reorder),",
+		}},
+		caught: []test{
+			{"rdma/inproc", "TestConformance/adversaryInOrder/OrderedBatch", "the word was"},
+			{"rdma/inproc", "TestOrderedBatchesBreakInOrder", "and others: true"},
+		},
+	},
+	{
+		name: "LateAfterLost", why: "of a broken ordered batch a WRITE takes effect late, and one before it never",
+		edits: []edit{{
+			file: "rdma/inproc/adversary.go",
+			old:  " && !(b.Ordered && c.adv.ended) {\n",
+			new:  " {\n",
+		}},
+		caught: []test{{"rdma/inproc", "TestOrderedBatchesBreakInOrder", "and others: true"}},
+	},
+	{
+		name: "NICOfEachMessage", why: "messages to a modelled machine do not queue at its NIC",
+		edits: []edit{{
+			file: "rdma/inproc/node.go",
+			old:  "	n.nic = max(n.nic, at) + n.message(bytes)\n",
+			new:  "	n.nic = at + n.message(bytes)\n",
+		}},
+		caught: []test{{"rdma/inproc", "TestNodeQueues", "another, at the same time"}},
+	},
+	{
+		name: "CoreOfEachRequest", why: "requests to a modelled machine do not queue at its cores",
+		edits: []edit{{
+			file: "rdma/inproc/node.go",
+			old:  "	n.cores[core] = max(n.cores[core], arrived) + n.stretch(n.RPC+took)\n",
+			new:  "	n.cores[core] = arrived + n.stretch(n.RPC+took)\n",
+		}},
+		caught: []test{{"rdma/inproc", "TestNodeQueues", "waits for the first core"}},
+	},
+	{
 		name: "DyingClusterIsBusy", why: "a process that was killed, and has not given its runtime directory up, counts as a cluster that runs",
 		edits: []edit{{
 			file: "internal/cluster/dir.go",
