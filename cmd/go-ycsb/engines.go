@@ -41,8 +41,8 @@ type contender struct {
 	records int64
 	db      goycsb.DB // nil: to be opened
 	empty   bool
-	compute time.Duration // see calibrate; 0 before
-	handler time.Duration // likewise
+	compute time.Duration // of an operation at a client: see calibrate
+	handler time.Duration // of a request at a data server
 }
 
 // newContender applies an engine's properties, and those behind +, to the workload's.

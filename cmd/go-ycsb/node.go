@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -19,8 +20,9 @@ import (
 
 // Bounds of calibration.
 const (
-	calibrateWarmup = 300 * time.Millisecond
-	calibrateFor    = time.Second
+	calibrateWindows = 5
+	calibrateWarmup  = 50 * time.Millisecond
+	calibrateFor     = 200 * time.Millisecond
 	// busyMost is the greatest share of this machine's processors that a modelled run may use.
 	// Beyond it what the clients and handlers wait for would not be the model.
 	busyMost = 0.5
@@ -30,43 +32,48 @@ const (
 const insertsOfCalibration = 20_000
 
 // calibrate measures the processor time that an operation of the workload takes at a client,
-// without the data server's, once for each engine.
+// and a request at a data server. It does so before each run, so that the spread of the runs
+// has that of the calibration, and takes the least of several windows: whatever disturbs one
+// makes it longer.
 func (c *contender) calibrate(ctx context.Context, name string) error {
-	if c.compute > 0 {
-		return nil
-	}
 	still := ycsb.Node{Cores: 1, Dilation: 1} // adds nothing, and measures handlers
 	if err := ycsb.Model(c.db, &still); err != nil {
 		return err
 	}
+	c.compute, c.handler = 0, 0
 	plan, err := bench.NewPlan(c.p, bench.Run)
 	if err != nil {
 		return err
 	}
-	if plan.Inserts() {
-		err = plan.For(1, 0, 0, insertsOfCalibration)
-	} else {
-		err = plan.For(1, calibrateWarmup, calibrateFor, 0)
+	if plan.Inserts() { // one window, since each begins with the same records
+		if err := errors.Join(plan.For(1, 0, 0, insertsOfCalibration), c.window(ctx, plan), c.close()); err != nil {
+			return err
+		}
+		return c.fill(ctx, name)
 	}
-	if err != nil {
-		return err
+	for range calibrateWindows {
+		if err := errors.Join(plan.For(1, calibrateWarmup, calibrateFor, 0), c.window(ctx, plan)); err != nil {
+			return err
+		}
 	}
+	return ycsb.Model(c.db, nil)
+}
+
+// window makes one measurement of a calibration.
+func (c *contender) window(ctx context.Context, plan *bench.Plan) error {
 	r, e, err := c.run(ctx, plan, 0)
 	if err != nil {
 		return fmt.Errorf("calibrate: %w", err)
 	}
 	handled := e.handled[1] - e.handled[0]
-	c.compute = max((r.Elapsed()-handled)/time.Duration(max(r.Operations(), 1)), 1)
-	if requests := e.requests[1] - e.requests[0]; requests > 0 {
-		c.handler = handled / time.Duration(requests)
-	}
-	if plan.Inserts() { // the next run begins with the same records
-		if err := c.close(); err != nil {
-			return err
+	least := func(d *time.Duration, total time.Duration, n uint64) {
+		if each := max(total/time.Duration(max(n, 1)), 1); n > 0 && (*d == 0 || each < *d) {
+			*d = each
 		}
-		return c.fill(ctx, name)
 	}
-	return ycsb.Model(c.db, nil)
+	least(&c.compute, r.Elapsed()-handled, uint64(r.Operations()))
+	least(&c.handler, handled, e.requests[1]-e.requests[0])
+	return nil
 }
 
 // bound is the throughput that exact counts allow on a modelled machine, and what limits it.
