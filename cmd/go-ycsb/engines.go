@@ -213,15 +213,18 @@ type edges struct {
 // run makes one run of a plan. compute is processor time that each operation takes besides.
 func (c *contender) run(ctx context.Context, plan *bench.Plan, compute time.Duration) (*bench.Result, *edges, error) {
 	e, client := &edges{}, ycsb.Client(c.db)
-	edge := func(i int) func(context.Context) error {
-		return func(ctx context.Context) (err error) {
-			e.requests[i], e.handled[i] = ycsb.Handled(c.db)
-			e.gauges[i], err = load.ReadGauges(ctx, client)
-			return err
-		}
+	begin := func(ctx context.Context) (err error) { // the requests for gauges are not of the workload
+		e.gauges[0], err = load.ReadGauges(ctx, client)
+		e.requests[0], e.handled[0] = ycsb.Handled(c.db)
+		return err
+	}
+	end := func(ctx context.Context) (err error) {
+		e.requests[1], e.handled[1] = ycsb.Handled(c.db)
+		e.gauges[1], err = load.ReadGauges(ctx, client)
+		return err
 	}
 	r, err := bench.Start(ctx, bench.Config{
-		Plan: plan, DB: c.db, Out: io.Discard, Fatal: ycsb.Fatal, Stats: ycsb.SessionStats, Compute: compute, Begin: edge(0), End: edge(1),
+		Plan: plan, DB: c.db, Out: io.Discard, Fatal: ycsb.Fatal, Stats: ycsb.SessionStats, Compute: compute, Begin: begin, End: end,
 	})
 	switch {
 	case err != nil:
