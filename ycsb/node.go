@@ -57,7 +57,7 @@ func ParseNode(s string) (Node, error) {
 }
 
 // Model makes the data servers of a database behave as such machines; nil makes them as fast as
-// this one again. No operation may be under way. It fails with ErrNoModel.
+// this one again, see inproc.Network.SetNode. It fails with ErrNoModel.
 func Model(db goycsb.DB, n *Node) error {
 	d, ok := db.(*database)
 	if !ok || d.network == nil {

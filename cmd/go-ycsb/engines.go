@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -172,28 +173,22 @@ func (c *contender) measure(ctx context.Context, name string, f *compareFlags, c
 		return nil, err
 	}
 	var compute time.Duration
-	var model ycsb.Node
+	var model *ycsb.Node
 	if f.model != nil {
 		if err := c.calibrate(ctx, name); err != nil {
 			return nil, err
 		}
-		model = *f.model
-		model.Handler = c.handler
-		if err := ycsb.Model(c.db, &model); err != nil {
-			return nil, err
-		}
-		compute = time.Duration(float64(c.compute) * f.model.Dilation)
+		own := *f.model
+		own.Handler = c.handler
+		model, compute = &own, time.Duration(float64(c.compute)*own.Dilation)
 	}
-	r, e, err := c.run(ctx, plan, compute)
+	r, e, err := c.run(ctx, plan, model, compute)
 	if err != nil {
 		return nil, err
 	}
 	run := newEngineRun(c.label, clients, r, &e.gauges)
 	if f.model != nil {
-		if err := run.rescale(&model, len(e.gauges[0].Servers), c.compute); err != nil {
-			return nil, err
-		}
-		if err := ycsb.Model(c.db, nil); err != nil {
+		if err := run.rescale(model, len(ycsb.Client(c.db).Servers()), c.compute); err != nil {
 			return nil, err
 		}
 	}
@@ -210,21 +205,30 @@ type edges struct {
 	handled  [2]time.Duration // and for how long
 }
 
-// run makes one run of a plan. compute is processor time that each operation takes besides.
-func (c *contender) run(ctx context.Context, plan *bench.Plan, compute time.Duration) (*bench.Result, *edges, error) {
-	e, client := &edges{}, ycsb.Client(c.db)
-	begin := func(ctx context.Context) (err error) { // the requests for gauges are not of the workload
-		e.gauges[0], err = load.ReadGauges(ctx, client)
-		e.requests[0], e.handled[0] = ycsb.Handled(c.db)
-		return err
+// run makes one run of a plan, with data servers that are modelled unless model is nil. compute
+// is processor time that each operation takes besides.
+func (c *contender) run(ctx context.Context, plan *bench.Plan, model *ycsb.Node, compute time.Duration) (r *bench.Result, e *edges, err error) {
+	client := ycsb.Client(c.db)
+	e = &edges{}
+	if model != nil {
+		if err := ycsb.Model(c.db, model); err != nil {
+			return nil, nil, err
+		}
+		defer func() { err = errors.Join(err, ycsb.Model(c.db, nil)) }()
 	}
-	end := func(ctx context.Context) (err error) {
-		e.requests[1], e.handled[1] = ycsb.Handled(c.db)
-		e.gauges[1], err = load.ReadGauges(ctx, client)
-		return err
+	edge := func(i int) func(context.Context) error {
+		return func(ctx context.Context) (err error) {
+			if model != nil { // servers' own figures would wait in the queues of the model
+				e.gauges[i] = load.ReadClient(client)
+				e.requests[i], e.handled[i] = ycsb.Handled(c.db)
+				return nil
+			}
+			e.gauges[i], err = load.ReadGauges(ctx, client)
+			return err
+		}
 	}
-	r, err := bench.Start(ctx, bench.Config{
-		Plan: plan, DB: c.db, Out: io.Discard, Fatal: ycsb.Fatal, Stats: ycsb.SessionStats, Compute: compute, Begin: begin, End: end,
+	r, err = bench.Start(ctx, bench.Config{
+		Plan: plan, DB: c.db, Out: io.Discard, Fatal: ycsb.Fatal, Stats: ycsb.SessionStats, Compute: compute, Begin: edge(0), End: edge(1),
 	})
 	switch {
 	case err != nil:

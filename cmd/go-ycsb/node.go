@@ -36,10 +36,6 @@ const insertsOfCalibration = 20_000
 // has that of the calibration, and takes the least of several windows: whatever disturbs one
 // makes it longer.
 func (c *contender) calibrate(ctx context.Context, name string) error {
-	still := ycsb.Node{Cores: 1, Dilation: 1} // adds nothing, and measures handlers
-	if err := ycsb.Model(c.db, &still); err != nil {
-		return err
-	}
 	c.compute, c.handler = 0, 0
 	plan, err := bench.NewPlan(c.p, bench.Run)
 	if err != nil {
@@ -56,12 +52,13 @@ func (c *contender) calibrate(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return ycsb.Model(c.db, nil)
+	return nil
 }
 
 // window makes one measurement of a calibration.
 func (c *contender) window(ctx context.Context, plan *bench.Plan) error {
-	r, e, err := c.run(ctx, plan, 0)
+	still := ycsb.Node{Cores: 1, Dilation: 1} // adds nothing, and measures handlers
+	r, e, err := c.run(ctx, plan, &still, 0)
 	if err != nil {
 		return fmt.Errorf("calibrate: %w", err)
 	}
@@ -90,6 +87,7 @@ func (r *engineRun) rescale(m *ycsb.Node, servers int, compute time.Duration) er
 		return fmt.Errorf("the processors of this machine are %.0f %% busy, and would distort the model: want at most %.0f %%; --node with a dilation above %v",
 			busy*100, busyMost*100, m.Dilation)
 	}
+	r.Separable = false // clients and data servers are one process
 	r.Seconds /= m.Dilation
 	r.Throughput *= m.Dilation
 	for name, k := range r.Kinds {

@@ -27,13 +27,20 @@ func ReadGauges(ctx context.Context, db *txn.DB) (g Gauges, err error) {
 	if g.Servers, err = db.ServerStats(ctx); err != nil {
 		return g, fmt.Errorf("statistics of the data servers: %w", err)
 	}
+	own := ReadClient(db)
+	own.Servers = g.Servers
+	return own, nil
+}
+
+// ReadClient reads those of the client alone.
+func ReadClient(db *txn.DB) (g Gauges) {
 	for _, ix := range db.IndexStats() {
 		g.Fallbacks += ix.Fallbacks
 		g.Chases += ix.Chases
 		g.CacheBytes += ix.CacheBytes
 	}
 	g.ClientCPU = processCPU()
-	return g, nil
+	return g
 }
 
 // processCPU returns the user and system time of this process, in seconds; 0 if the

@@ -47,8 +47,8 @@ func (n *Node) Check() error {
 }
 
 // SetNode makes all endpoints behave as such nodes from now on; nil makes them as fast as this
-// machine again. The network must have neither latency nor faults. No batch or call may be
-// under way.
+// machine again. The network must have neither latency nor faults. A batch under way is complete
+// at once; a call under way goes on as before.
 func (n *Network) SetNode(model *Node) error {
 	if !n.plain {
 		return fmt.Errorf("inproc: a node model beside latencies or faults: %w", rdma.ErrUnsupported)
