@@ -136,12 +136,12 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 		return nil
 	}
 	if due := time.Duration(b.Token >> tokenBits); due > 0 {
-		b.Token &= 1<<tokenBits - 1
 		if m := c.e.node.Load(); m != nil {
 			if err := m.sleepUntil(ctx, c, due); err != nil {
-				return err
+				return err // if ctx has ended, another Wait sleeps for the rest
 			}
 		}
+		b.Token &= 1<<tokenBits - 1
 	}
 	return b.Err()
 }

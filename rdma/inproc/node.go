@@ -23,25 +23,41 @@ import (
 // them: at 1000, a second of this clock is a millisecond of the modelled one. What servers do
 // besides handlers, such as training models, is neither slowed nor counted.
 type Node struct {
-	RTT      time.Duration
-	Verb     time.Duration
-	Atomic   time.Duration
-	Byte     float64 // nanoseconds
-	Cores    int
-	RPC      time.Duration
-	Handler  time.Duration
-	Dilation float64
+	RTT      time.Duration `json:"rtt_ns"`
+	Verb     time.Duration `json:"verb_ns"`
+	Atomic   time.Duration `json:"atomic_ns"`
+	Byte     float64       `json:"byte_ns"` // nanoseconds
+	Cores    int           `json:"cores"`
+	RPC      time.Duration `json:"rpc_ns"`
+	Handler  time.Duration `json:"handler_ns,omitempty"`
+	Dilation float64       `json:"dilation"`
 }
+
+// Bounds of a model.
+const (
+	nodeTimeMax  = time.Second
+	nodeByteMax  = 1e6
+	nodeCoresMax = 4096
+	dilationMax  = 1e6
+)
 
 // Check reports whether the fields make sense.
 func (n *Node) Check() error {
-	switch {
-	case n.RTT < 0 || n.Verb < 0 || n.Atomic < 0 || n.RPC < 0 || n.Handler < 0 || n.Byte < 0:
-		return fmt.Errorf("inproc: node %+v: want no negative times", *n)
-	case n.Cores < 1:
-		return fmt.Errorf("inproc: node of %d cores: want at least 1", n.Cores)
-	case n.Dilation < 1:
-		return fmt.Errorf("inproc: dilation %v: want at least 1", n.Dilation)
+	for _, t := range []struct {
+		name string
+		d    time.Duration
+	}{{"rtt", n.RTT}, {"verb", n.Verb}, {"atomic", n.Atomic}, {"rpc", n.RPC}, {"handler", n.Handler}} {
+		if t.d < 0 || t.d > nodeTimeMax {
+			return fmt.Errorf("inproc: node with %s %v: want 0 to %v", t.name, t.d, nodeTimeMax)
+		}
+	}
+	switch { // written so that they refuse what is not a number
+	case !(n.Byte >= 0 && n.Byte <= nodeByteMax):
+		return fmt.Errorf("inproc: node with byte %v: want 0 to %v nanoseconds", n.Byte, nodeByteMax)
+	case n.Cores < 1 || n.Cores > nodeCoresMax:
+		return fmt.Errorf("inproc: node of %d cores: want 1 to %d", n.Cores, nodeCoresMax)
+	case !(n.Dilation >= 1 && n.Dilation <= dilationMax):
+		return fmt.Errorf("inproc: node with dilation %v: want 1 to %v", n.Dilation, dilationMax)
 	}
 	return nil
 }

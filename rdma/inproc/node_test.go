@@ -3,6 +3,7 @@ package inproc
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -135,6 +136,22 @@ func TestNodeDelaysVerbsAndCalls(t *testing.T) {
 	if err := rdma.Do(ctx, c, &b); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a READ with a deadline: %v", err)
 	}
+	if err := net.SetNode(&Node{RTT: 30 * time.Millisecond, Cores: 1, Dilation: 1}); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	if err := c.Post(&b); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(ctx, &b); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a Wait after the deadline: %v", err)
+	}
+	if err := c.Wait(t.Context(), &b); err != nil || time.Since(began) < 30*time.Millisecond {
+		t.Errorf("the next Wait: %v, after %v, want 30 ms or more", err, time.Since(began))
+	}
+	if err := net.SetNode(&Node{RTT: time.Second, Cores: 1, Dilation: 1000}); err != nil {
+		t.Fatal(err)
+	}
 	time.AfterFunc(time.Millisecond, func() { _ = net.Kill("s") })
 	if _, err := rdma.Call(t.Context(), c, []byte("x"), nil); !errors.Is(err, rdma.ErrPeerDown) {
 		t.Errorf("a call to a server that dies: %v", err)
@@ -144,7 +161,15 @@ func TestNodeDelaysVerbsAndCalls(t *testing.T) {
 // TestNodesAreChecked: models that make no sense, and models beside faults, are refused.
 func TestNodesAreChecked(t *testing.T) {
 	for _, n := range []Node{
-		{Cores: 0, Dilation: 1}, {Cores: 1, Dilation: 0.5}, {Cores: 1, Dilation: 1, RTT: -1}, {Cores: 1, Dilation: 1, Byte: -1},
+		{Cores: 0, Dilation: 1},
+		{Cores: 1, Dilation: 0.5},
+		{Cores: 1, Dilation: 1, RTT: -1},
+		{Cores: 1, Dilation: 1, Byte: -1},
+		{Cores: 1, Dilation: math.NaN()},
+		{Cores: 1, Dilation: math.Inf(1)},
+		{Cores: 1, Dilation: 1, Byte: math.NaN()},
+		{Cores: 1, Dilation: 1, Handler: time.Hour},
+		{Cores: 1 << 20, Dilation: 1},
 	} {
 		if err := New(Options{}).SetNode(&n); err == nil {
 			t.Errorf("%+v is taken", n)

@@ -101,6 +101,3 @@ func (n *Node) Search(key uint64) int {
 	}
 	return at
 }
-
-// ValidAddr reports whether addr may be the address of a published node.
-func ValidAddr(addr uint64) bool { return addr != 0 && addr%mem.LineBytes == 0 && addr < 1<<48 }

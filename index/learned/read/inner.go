@@ -69,6 +69,9 @@ func (w *walk) stand(depth int, held *heldNode) {
 	at.Node, at.addr, at.held, w.depth = held.Node, held.addr, held, depth
 }
 
+// isAddr reports whether a node may name a child at an address; 0 is a node that is not published.
+func isAddr(addr uint64) bool { return addr != 0 && model.ValidAddr(addr) }
+
 // descend goes down from the node at the way's depth.
 func (f *finder) descend(next *rdma.Batch) (step, uint64) {
 	w := f.way
@@ -77,7 +80,7 @@ func (f *finder) descend(next *rdma.Batch) (step, uint64) {
 		at.slot = at.Search(f.key.Num)
 		child := at.Children[at.slot]
 		if at.Level == 0 {
-			if child == 0 || !model.ValidAddr(child) {
+			if !isAddr(child) {
 				f.c.nodes.doubt(at.held)
 				return stepStuck, 0
 			}
@@ -98,7 +101,7 @@ func (f *finder) descend(next *rdma.Batch) (step, uint64) {
 // readNode READs the node at a depth of the way.
 func (f *finder) readNode(depth int, addr uint64, next *rdma.Batch) (step, uint64) {
 	w := f.way
-	if w.reads++; w.reads > nodeReadsMax || !inner.ValidAddr(addr) {
+	if w.reads++; w.reads > nodeReadsMax || !isAddr(addr) {
 		return stepStuck, 0
 	}
 	at := &w.path[depth]
@@ -216,7 +219,7 @@ func (f *finder) fresher(not, nor uint64) (addr uint64, ok bool) {
 	}
 	at := &f.way.path[f.way.depth]
 	addr = at.Children[at.Search(f.key.Num)]
-	return addr, addr != not && addr != nor && addr != 0 && model.ValidAddr(addr)
+	return addr, addr != not && addr != nor && isAddr(addr)
 }
 
 // covers reports whether the bottom node of the way covers the key.
@@ -254,7 +257,7 @@ func (o *scanOp) aheadInNodes() (uint64, bool) {
 	}
 	addr := n.Children[o.aheadLeaf]
 	o.aheadLeaf++
-	return addr, addr != 0 && model.ValidAddr(addr)
+	return addr, isAddr(addr)
 }
 
 // inNodes reports whether the bottom node of the way covers the first key that is not
@@ -332,7 +335,7 @@ func (f *fetcher) kidsOf(h *cache, nd *heldNode) (kids []*heldNode, err error) {
 	buf := make([]uint64, len(nd.Children)*inner.Words)
 	f.b.Reset()
 	for i, addr := range nd.Children {
-		if !inner.ValidAddr(addr) {
+		if !isAddr(addr) {
 			addr = h.root.Inner // it will not be accepted as a child
 		}
 		f.b.Read(f.c.rkey, addr, buf[i*inner.Words:(i+1)*inner.Words:(i+1)*inner.Words])

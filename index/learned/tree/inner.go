@@ -6,13 +6,14 @@ import (
 	"sync/atomic"
 
 	"drtmx/index"
+	"drtmx/index/learned/inner"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/mem"
 )
 
 const (
-	fanout   = 64 // a power of two
-	depthMax = 12 // 32^12 leaves: more than a region can hold
+	fanout   = inner.Fanout // a power of two
+	depthMax = inner.DepthMax
 	// nodeBytes is the size of an inner node, full or not: words, children and other
 	// fields.
 	nodeBytes = fanout*16 + 96
