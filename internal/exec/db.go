@@ -82,13 +82,44 @@ func Open(ctx context.Context, c Config) (*DB, error) {
 		db.Close()
 		return nil, err
 	}
-	for _, ix := range db.Catalog().Indexes {
-		if err := db.cacheable(ix); err != nil {
-			db.Close()
-			return nil, err
-		}
+	if err := db.checkInner(ctx); err != nil {
+		db.Close()
+		return nil, err
 	}
 	return db, nil
+}
+
+// checkInner returns ErrCache if the cache is to keep inner nodes that there are not. Other
+// errors are left to the transactions that meet them.
+func (db *DB) checkInner(ctx context.Context) error {
+	if !db.cfg.Cache.Budget.Inner() {
+		return nil
+	}
+	for _, ix := range db.Catalog().Indexes {
+		if err := db.cacheable(ix); err != nil {
+			return err
+		}
+	}
+	s, err := db.acquire(ctx)
+	if err != nil {
+		return nil
+	}
+	defer db.release(s)
+	for _, ix := range db.Catalog().Indexes {
+		for part := range placement.Partition(db.Partitions()) {
+			if !ix.Ordered {
+				break
+			}
+			p, err := s.reader.pool(ctx, ix.ID, part)
+			if err == nil {
+				err = s.reader.maintain(ctx, p)
+			}
+			if errors.Is(err, ErrCache) {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // cacheable returns why the cache cannot hold an index.
