@@ -106,7 +106,7 @@ func (p *partition) newIndex(ix *tables.Index) (index.Server, error) {
 	}
 	return learned.NewServer(p.arena, learned.Options{
 		Strings: ix.Strings, RowWords: words, Locks: p.writer.shared, Family: cfg.Family, Clock: p.clock.Now, SlotsPerLeaf: cfg.slots,
-		PublishInner: cfg.PublishInner,
+		PublishInner: cfg.PublishInner, LoadFill: ix.LoadFill(),
 	})
 }
 

@@ -153,6 +153,9 @@ func (c *Catalog) add(d Def, faults *faults) *Table {
 	if d.Primary != Hash && d.Primary != Ordered {
 		faults.add("table %s: primary index kind %d", d.Name, d.Primary)
 	}
+	if d.LoadFill != 0 && (d.LoadFill < 50 || d.LoadFill > 100) {
+		faults.add("table %s: load fill of %d percent, want 50 to 100, or 0 for 100", d.Name, d.LoadFill)
+	}
 	t := &Table{def: d, fields: map[string]Field{}, catalog: c}
 	fields, l := newLayout(d.Columns)
 	l.grows = l.grows || d.Grows

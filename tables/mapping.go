@@ -23,6 +23,9 @@ func WithPrimary(k IndexKind) Option { return func(m *mapping) { m.def.Primary =
 // Def.Grows.
 func WithGrowth() Option { return func(m *mapping) { m.def.Grows = true } }
 
+// WithLoadFill leaves places free in the leaves that loading makes; see Def.LoadFill.
+func WithLoadFill(percent int) Option { return func(m *mapping) { m.def.LoadFill = percent } }
+
 // WithPartition sets how keys map to partitions; the default is ByHash.
 func WithPartition(p Partitioning) Option { return func(m *mapping) { m.def.Partition = p } }
 

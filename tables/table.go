@@ -59,6 +59,11 @@ type Def struct {
 	// can grow without it. Rows of other tables have one size, which is faster with
 	// number keys.
 	Grows bool `json:"grows,omitempty"`
+	// LoadFill is how full loading makes the leaves of the ordered indexes if keys come in
+	// ascending order, in percent from 50 to 100; 0 means 100. Free places are worth their
+	// memory if rows with keys in between are inserted later: in full leaves each of the
+	// first such inserts splits a leaf. Rows that come in the order of their keys need none.
+	LoadFill int `json:"load_fill,omitempty"`
 }
 
 // Secondary defines a secondary index: an ordered index whose key is assembled
@@ -235,6 +240,14 @@ func (ix *Index) Readable() error {
 // IsSecondary reports whether this is a secondary index, which the engine
 // maintains.
 func (ix *Index) IsSecondary() bool { return ix.second != nil }
+
+// LoadFill is how full loading makes the leaves of an ordered index, in percent.
+func (ix *Index) LoadFill() int {
+	if n := ix.Table.def.LoadFill; n != 0 {
+		return n
+	}
+	return 100
+}
 
 // CheckRow returns an error unless row is a valid row of the table. A row of
 // fixed size must have that size. In other rows every value must lie inside the

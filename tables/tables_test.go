@@ -103,6 +103,8 @@ func TestCatalogRefusesBadSchemas(t *testing.T) {
 		"text as value":   func(d *Def) { d.Secondary[0].Key[0].How = Value },
 		"include":         func(d *Def) { d.Secondary[0].Include[0] = "nope" },
 		"replicated":      func(d *Def) { d.Partition.Kind = Replicated },
+		"load fill":       func(d *Def) { d.LoadFill = 49 },
+		"too full":        func(d *Def) { d.LoadFill = 101 },
 	} {
 		d := people()
 		d.Columns = append([]Column(nil), d.Columns...)

@@ -62,6 +62,9 @@ type Options struct {
 	Inline Inline
 	// SlotsPerLeaf is the capacity of a leaf; 0 chooses leaves of about a KiB.
 	SlotsPerLeaf int
+	// LoadFill is how many of a leaf's slots Load and Restore fill with ascending keys, in
+	// percent; 0 means 100.
+	LoadFill int
 	// Family of the models; 0 means PLR.
 	Family Family
 	// Locks is the partition's table of shared locks; nil if none are ever taken.
@@ -105,6 +108,7 @@ func (o Options) withDefaults() (Options, error) {
 	fault(o.Inline > No, "Inline", o.Inline)
 	fault(o.Strings && o.Inline == Yes, "Inline", "with Strings")
 	fault(o.SlotsPerLeaf < 0 || o.SlotsPerLeaf > leaf.MaxSlots, "SlotsPerLeaf", o.SlotsPerLeaf)
+	fault(o.LoadFill != 0 && (o.LoadFill < 50 || o.LoadFill > 100), "LoadFill", o.LoadFill)
 	fault(o.LeavesPerSubModel < 0 || o.LeavesPerSubModel > model.MaxLeaves/4, "LeavesPerSubModel", o.LeavesPerSubModel)
 	fault(o.RetrainInterval < 0, "RetrainInterval", o.RetrainInterval)
 	fault(o.Quarantine < 0, "Quarantine", o.Quarantine)
@@ -113,6 +117,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.SlotsPerLeaf == 0 {
 		o.SlotsPerLeaf = leaf.AutoSlots(o.kind(), o.RowWords)
+	}
+	if o.LoadFill == 0 {
+		o.LoadFill = 100
 	}
 	if o.LeavesPerSubModel == 0 {
 		o.LeavesPerSubModel = 512
@@ -155,7 +162,10 @@ func NewServer(a *block.Arena, o Options) (*Server, error) {
 	changed := func(low, high index.Key, bounded bool, leaf uint64, rising bool) {
 		s.trainer.Changed(low, high, bounded, leaf, rising)
 	}
-	if s.Tree, err = tree.New(a, tree.Options{Layout: lay, Locks: o.Locks, Quarantine: o.Quarantine, Clock: o.Clock, Mirror: o.PublishInner, Changed: changed}); err != nil {
+	if s.Tree, err = tree.New(a, tree.Options{
+		Layout: lay, Locks: o.Locks, Quarantine: o.Quarantine, Clock: o.Clock, Mirror: o.PublishInner, Changed: changed,
+		LoadSlots: (lay.Slots*o.LoadFill + 50) / 100,
+	}); err != nil {
 		return nil, err
 	}
 	s.trainer, err = train.New(train.Options{

@@ -52,6 +52,7 @@ func newMachine(rt *rapid.T, kind leaf.Kind) *machine {
 		m.keys = rapid.Map(nums, index.Num)
 	}
 	m.world = newWorld(rt, kind, rapid.IntRange(4, 9).Draw(rt, "slots"), rapid.Bool().Draw(rt, "sums"), maxWords)
+	m.world.t.loadSlots = rapid.IntRange(2, m.world.t.lay.Slots).Draw(rt, "load slots")
 	return m
 }
 

@@ -213,8 +213,36 @@ func (t *Tree) vacate(h *index.Held, deleted block.CSN, kept bool) {
 	t.shrunk(h.Home, m.Live)
 }
 
-// Load implements index.Server. Keys in ascending order load fastest and fill leaves
-// completely.
+// loadNew adds a row that is loaded or restored to the leaf that covers its key, or to a new
+// one if that leaf is filled.
+func (t *Tree) loadNew(h *index.Held, addr uint64, row []uint64, head block.Header) error {
+	if t.filled(addr, h.Key) {
+		var err error
+		if addr, err = t.split(addr, h.Key); err != nil {
+			return err
+		}
+	}
+	return t.place(h, addr, len(row), head, row)
+}
+
+// filled reports whether a leaf has as many rows as ascending keys fill it with, and
+// key follows them.
+func (t *Tree) filled(addr uint64, key index.Key) bool {
+	s := t.span(addr)
+	m := leaf.Unpack(s.Load(leaf.MetaWord))
+	if m.Live < t.loadSlots || m.Live == t.lay.Slots || m.Newest == leaf.NoNewest {
+		return false
+	}
+	last := int(t.loadOrder(s)[m.Live-1])
+	if last != m.Newest {
+		return false
+	}
+	top := slotKey{s.Load(t.lay.KeysAt + last), last, s.Load(t.lay.HeadsAt + last)}
+	return t.keys.keyOf(top).Compare(key) < 0
+}
+
+// Load implements index.Server. Keys in ascending order load fastest, and fill leaves
+// up to Options.LoadSlots.
 func (t *Tree) Load(key index.Key, row []uint64, head block.Header) error {
 	if err := t.checkKey(key); err != nil {
 		return err
@@ -225,7 +253,7 @@ func (t *Tree) Load(key index.Key, row []uint64, head block.Header) error {
 	addr := t.locate(key, 0)
 	if t.keys.slot(addr, key) < 0 {
 		h := index.Held{Key: key}
-		if err := t.place(&h, addr, len(row), head, row); err != nil {
+		if err := t.loadNew(&h, addr, row, head); err != nil {
 			return err
 		}
 		t.live.Add(1)

@@ -71,7 +71,7 @@ func (t *Tree) restoreNew(key index.Key, addr uint64, row []uint64, head block.H
 	}
 	rises := t.live.Load() == 0 || t.rising.below(key)
 	h := index.Held{Key: key}
-	if err := t.place(&h, addr, len(row), head, row); err != nil {
+	if err := t.loadNew(&h, addr, row, head); err != nil {
 		return err
 	}
 	t.live.Add(1)

@@ -30,6 +30,9 @@ type Options struct {
 	Quarantine time.Duration
 	// Clock is read when leaves are freed and reused; nil means clock.Now.
 	Clock clock.Source
+	// LoadSlots is how many slots of a leaf Load and Restore fill with ascending keys, so
+	// that a later key finds room between them; 0 means all.
+	LoadSlots int
 	// Mirror publishes copies of the inner nodes. Keys must be native.
 	Mirror bool
 	// Changed, if set, is called after a split, a merge or an unlink with the range
@@ -53,6 +56,8 @@ type Tree struct {
 	changed  func(low, high index.Key, bounded bool, leaf uint64, rising bool)
 	leafSlab *block.Slab
 	near     int // words of a leaf that are prefetched
+	// loadSlots is Options.LoadSlots, or all slots.
+	loadSlots int
 	// tail is the low fence of the last leaf, or of an earlier last leaf; for native
 	// keys.
 	tail atomic.Uint64
@@ -94,6 +99,10 @@ func New(a *block.Arena, o Options) (*Tree, error) {
 		leafSlab: a.NewSlab(int(o.Layout.LeafBytes())), held: newHeldTable(),
 	}
 	t.near = nearWords(&t.lay)
+	t.loadSlots = o.LoadSlots
+	if t.loadSlots == 0 {
+		t.loadSlots = t.lay.Slots
+	}
 	t.tail.Store(^uint64(0))
 	t.yard.byLeaf = map[uint64]*graves{}
 	t.cursors.New = func() any { return new(cursor) }
