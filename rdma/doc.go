@@ -20,6 +20,16 @@
 // it is [Batch.Ordered]: then each takes effect before the next one begins.
 // Every 8-byte word is read and written whole.
 //
+// # Access
+//
+// [Endpoint.Register] lets every peer use a region in the same ways. A data server
+// registers its tables for reading only. [Endpoint.Grant] lets one peer write, and
+// [Endpoint.Revoke] takes everything from a peer, its connection included. When Revoke
+// has returned, nothing of that peer takes effect any more, however long it was
+// stopped, and the server may repair what the peer has left behind. Atomics are
+// atomic among each other; on some devices they are not with respect to the server's
+// processor.
+//
 // # Failure
 //
 // An access outside a registered region, or one its grant forbids, completes

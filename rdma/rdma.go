@@ -278,6 +278,17 @@ type Endpoint interface {
 	Addr() string
 	// Register grants peers access to a region, including later segments.
 	Register(r *mem.Region, a Access) (RKey, error)
+	// Grant gives one peer access to a region beyond what Register has granted to
+	// all, until its connection ends. It holds for requests that the peer posts
+	// after it has heard of it, in a response say. It returns ErrPeerDown if the
+	// peer is not connected, ErrAccess if there is no such region or the peer may
+	// not use regions at all, and ErrUnsupported if the fabric cannot do it.
+	Grant(peer PeerID, key RKey, a Access) error
+	// Revoke ends the connection of a peer, if it is connected. It returns when no
+	// verb of the peer can take effect any more, not even one that was in flight
+	// when its connection broke earlier. A handler may call it; it does not wait for
+	// handlers.
+	Revoke(peer PeerID)
 	// Serve starts handling RPCs and returns at once. Call it once, after
 	// registering the first regions.
 	Serve(h Handler) error

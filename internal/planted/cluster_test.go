@@ -25,6 +25,33 @@ var fabricBugs = []bug{
 		caught: []test{{"rdma/inproc", "TestOrderedBatchesBreakInOrder", "and others: true"}},
 	},
 	{
+		name: "LateAfterRevoke", why: "a peer's WRITE that was in flight takes effect after its access was revoked",
+		edits: []edit{{
+			file: "rdma/inproc/conn.go",
+			old:  "	if e.revoked[c.peer] {\n",
+			new:  "	if e.revoked[c.peer+1] {\n",
+		}},
+		caught: []test{{"rdma/inproc", "TestNothingIsLateAfterRevoke", "after Revoke the words are"}},
+	},
+	{
+		name: "AgentServesRevoked", why: "the agent of shared memory performs verbs of a peer whose access was revoked",
+		edits: []edit{{
+			file: "rdma/shm/agent.go",
+			old:  "	if c.ended {\n		return false\n	}\n	err := errWire\n",
+			new:  "	err := errWire\n",
+		}},
+		caught: []test{{"rdma/shm", "TestConformance/RevokeEndsThePeer", "after Revoke word"}},
+	},
+	{
+		name: "GrantOfEveryRegion", why: "a grant of one region is one of others, too",
+		edits: []edit{{
+			file: "rdma/internal/provide/extra.go",
+			old:  "		return (*all)[k-1]\n",
+			new:  "		return (*all)[len(*all)-1]\n",
+		}},
+		caught: []test{{"rdma/inproc", "TestConformance/plain/GrantIsForOnePeer", "of the other region is granted"}},
+	},
+	{
 		name: "NICOfEachMessage", why: "messages to a modelled machine do not queue at its NIC",
 		edits: []edit{{
 			file: "rdma/inproc/node.go",
@@ -109,7 +136,7 @@ var fabricBugs = []bug{
 		name: "IgnoreRight", why: "a verb is performed although its capability does not allow it",
 		edits: []edit{{
 			file: "rdma/tcp/capability.go",
-			old:  "	if g.access&need == 0 {\n",
+			old:  "	if (g.access|x.Of(keyOf(int(v.slot))))&need == 0 {\n",
 			new:  "	if g.access&need == 0 && false {\n",
 		}},
 		caught: []test{

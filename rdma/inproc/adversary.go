@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -330,6 +331,14 @@ func (l *lateWRs) add(c *conn, wrs ...rdma.WR) {
 	defer l.mu.Unlock()
 	l.mu.list = append(l.mu.list, lateWR{c, wrs})
 	l.some.Store(true)
+}
+
+// drop forgets those of a peer.
+func (l *lateWRs) drop(peer rdma.PeerID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.list = slices.DeleteFunc(l.mu.list, func(w lateWR) bool { return w.c.peer == peer })
+	l.some.Store(len(l.mu.list) > 0)
 }
 
 // perform lets some of them happen now.

@@ -277,6 +277,42 @@ func TestLateWrites(t *testing.T) {
 	}
 }
 
+// Of a peer that was revoked nothing takes effect late, neither what was in flight when its
+// connection broke nor what it still has to learn that it broke.
+func TestNothingIsLateAfterRevoke(t *testing.T) {
+	for _, first := range []string{"revoke", "close", "wait"} {
+		b := newBed(t, Options{Faults: Faults{Late: 1, Defer: 1}}, nil)
+		var wrs rdma.Batch
+		wrs.Write(b.key, 64, []uint64{9})
+		wrs.FAA(b.key, 72, 1, make([]uint64, 1))
+		b.check(b.c.Post(&wrs))
+		steps := map[string]func(){
+			"revoke": func() { b.e.Revoke(b.c.peer) },
+			"close":  func() { b.check(b.c.Close()) },
+			"wait":   func() { b.wantErr("Wait", b.c.Wait(b.ctx, &wrs), rdma.ErrPeerDown) },
+		}
+		if first != "revoke" {
+			steps["close"]()
+			if first == "wait" {
+				steps["wait"]()
+			}
+		}
+		steps["revoke"]()
+		if first != "wait" {
+			steps["wait"]()
+		}
+		c := b.dial()
+		for range 100 { // late requests are performed when others post
+			var r rdma.Batch
+			r.Read(b.key, 128, make([]uint64, 1))
+			b.check(rdma.Do(b.ctx, c, &r))
+		}
+		if s := b.m.MustSpan(64, 16); s.Load(0) != 0 || s.Load(1) != 0 {
+			t.Errorf("%s first: after Revoke the words are %d and %d", first, s.Load(0), s.Load(1))
+		}
+	}
+}
+
 func TestDropsAroundACall(t *testing.T) {
 	for _, x := range []struct {
 		name    string

@@ -21,6 +21,7 @@ type conn struct {
 	adv  *adversary   // nil without latency and faults
 
 	reads  bool // the peer may use regions
+	extra  provide.Extra
 	summed bool // into the endpoint's closed counters; under its lock
 	poller *poller
 	callEv provide.Node[event]
@@ -149,17 +150,28 @@ func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 // perform performs one work request, as the server's NIC would.
 func (c *conn) perform(wr *rdma.WR) rdma.Status {
 	s, status := c.span(wr)
-	if status != rdma.StatusOK {
-		return status
-	}
-	switch wr.Op {
-	case rdma.OpRead:
-		if c.adv != nil {
-			c.adv.read(s, wr)
-			break
-		}
+	switch {
+	case status != rdma.StatusOK:
+	case wr.Op != rdma.OpRead:
+		status = c.change(s, wr)
+	case c.adv != nil:
+		c.adv.read(s, wr)
+	default:
 		s.CopyOut(wr.Buf)
 		wr.Tail = s.Load(0)
+	}
+	return status
+}
+
+// change performs a WRITE or an atomic, unless the peer was revoked.
+func (c *conn) change(s mem.Span, wr *rdma.WR) rdma.Status {
+	e := c.e
+	e.effects.RLock()
+	defer e.effects.RUnlock()
+	if e.revoked[c.peer] {
+		return rdma.StatusPeerDown
+	}
+	switch wr.Op {
 	case rdma.OpWrite:
 		s.CopyIn(wr.Buf)
 	case rdma.OpCAS:
@@ -176,8 +188,8 @@ func (c *conn) span(wr *rdma.WR) (mem.Span, rdma.Status) {
 	if need == 0 {
 		return mem.Span{}, rdma.StatusUnsupported
 	}
-	g, ok := c.e.Grant(wr.RKey)
-	if !ok || words == 0 || g.Access&need == 0 || !c.reads {
+	g, ok := c.e.Region(wr.RKey)
+	if !ok || words == 0 || (g.Access|c.extra.Of(wr.RKey))&need == 0 || !c.reads {
 		return mem.Span{}, rdma.StatusAccess
 	}
 	s, ok := g.Region.Span(wr.Addr, uint64(words)*mem.WordBytes)

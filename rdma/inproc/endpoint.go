@@ -21,6 +21,9 @@ type endpoint struct {
 	pollers []*poller
 	running sync.WaitGroup
 	late    lateWRs
+	// effects is held shared while a verb changes memory, and otherwise by Revoke.
+	effects sync.RWMutex
+	revoked map[rdma.PeerID]bool // under effects
 	node    atomic.Pointer[node] // nil unless the machine is modelled
 	// Requests handled while the machine was modelled, and how long that took.
 	requests atomic.Uint64
@@ -93,6 +96,42 @@ func (e *endpoint) stop() {
 		c.leave(provide.Broken)
 	}
 	e.wakePollers()
+}
+
+// Grant implements rdma.Endpoint.
+func (e *endpoint) Grant(peer rdma.PeerID, k rdma.RKey, a rdma.Access) error {
+	c := e.connOf(peer)
+	if err := e.CheckGrant(peer, c != nil, c != nil && c.reads, k); err != nil {
+		return err
+	}
+	c.extra.Add(k, a)
+	return nil
+}
+
+// Revoke implements rdma.Endpoint.
+func (e *endpoint) Revoke(peer rdma.PeerID) {
+	e.effects.Lock() // waits for those in progress; later ones see that they are refused
+	if e.revoked == nil {
+		e.revoked = make(map[rdma.PeerID]bool)
+	}
+	e.revoked[peer] = true
+	e.effects.Unlock()
+	if c := e.connOf(peer); c != nil {
+		c.leave(provide.Broken)
+	}
+	e.late.drop(peer)
+}
+
+// connOf returns the connection of a peer, nil if it is not connected.
+func (e *endpoint) connOf(peer rdma.PeerID) *conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for c := range e.mu.conns {
+		if c.peer == peer {
+			return c
+		}
+	}
+	return nil
 }
 
 func (e *endpoint) wakePollers() {

@@ -89,6 +89,30 @@ func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
 	return key, nil
 }
 
+// fabric returns the endpoint of a peer, and the peer's number there.
+func (e *endpoint) fabric(peer rdma.PeerID) (rdma.Endpoint, rdma.PeerID) {
+	if k := int(peer >> peerShift); k < len(e.all) {
+		return e.all[k], peer & (1<<peerShift - 1)
+	}
+	return nil, 0
+}
+
+// Grant grants access on the peer's fabric.
+func (e *endpoint) Grant(peer rdma.PeerID, key rdma.RKey, a rdma.Access) error {
+	ep, id := e.fabric(peer)
+	if ep == nil {
+		return fmt.Errorf("multi: grant to peer %d of %q: %w", peer, e.addr, rdma.ErrPeerDown)
+	}
+	return ep.Grant(id, key, a)
+}
+
+// Revoke ends the peer's connection on its fabric.
+func (e *endpoint) Revoke(peer rdma.PeerID) {
+	if ep, id := e.fabric(peer); ep != nil {
+		ep.Revoke(id)
+	}
+}
+
 // Serve handles the RPCs of all fabrics.
 func (e *endpoint) Serve(h rdma.Handler) error {
 	for k, ep := range e.all {

@@ -87,8 +87,8 @@ func TestConformance(t *testing.T) {
 	t.Run("shm of shm and tcp", func(t *testing.T) {
 		rdmatest.Run(t, func(t testing.TB) rdmatest.Fixture {
 			return rdmatest.Fixture{
-				Provider: both(t, newShm(t)),
-				Addr:     func() string { return "tcp:127.0.0.1:0+shm:" + socket() },
+				Provider: both(t, newShm(t)), Grants: all,
+				Addr: func() string { return "tcp:127.0.0.1:0+shm:" + socket() },
 				NewRegion: func(o mem.Options) (*mem.Region, error) {
 					o.Kind = mem.Shared
 					return mem.New(o)

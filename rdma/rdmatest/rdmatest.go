@@ -58,7 +58,7 @@ type Case struct {
 // Cases lists the suite.
 func Cases() []Case {
 	var all []Case
-	for _, group := range [][]Case{readCases, orderCases, writeCases, badCases, callCases, lifeCases, stepCases, countCases} {
+	for _, group := range [][]Case{readCases, orderCases, writeCases, grantCases, badCases, callCases, lifeCases, stepCases, countCases} {
 		all = append(all, group...)
 	}
 	return all

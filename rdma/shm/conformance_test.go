@@ -52,6 +52,7 @@ func fixture(o Options, addr func(testing.TB) string) func(testing.TB) rdmatest.
 			Provider:  newProvider(t, o),
 			Addr:      func() string { return addr(t) },
 			NewRegion: sharedRegion,
+			Grants:    rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic,
 			Kill:      func(e rdma.Endpoint) { e.(*endpoint).stop() },
 		}
 	}

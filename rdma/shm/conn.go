@@ -30,6 +30,7 @@ type conn struct {
 	seq      uint32 // of the last request
 	calling  bool
 	reqBytes uint64
+	writes   writes
 
 	follows atomic.Bool // listens to wake
 	wake    chan struct{}
@@ -37,7 +38,7 @@ type conn struct {
 
 	mu       sync.Mutex
 	released bool
-	busy     bool // a call is under way
+	busy     int // calls and verbs under way
 	idle     provide.Idle
 	unref    sync.Once
 }
@@ -50,6 +51,7 @@ func newConn(l *link, id uint32, slot int) *conn {
 	poller, c.word, c.mask = bellOf(slot, l.pollers)
 	c.bell = &l.bells[poller]
 	c.request, c.response = slotAreas(l.seg, slot)
+	c.writes.verbs, c.writes.results = slotVerbs(l.seg, slot)
 	return c
 }
 
@@ -63,9 +65,14 @@ func (c *conn) err() error {
 
 func (c *conn) usable() bool { return c.state.Up() && !c.link.dead.Load() }
 
-// ready reports whether a goroutine that waits for the response can continue.
+// ready reports whether a goroutine that waits for the response, or for results, can
+// continue.
 func (c *conn) ready() bool {
-	return uint32(c.response.span.Load(0)) == c.seq || !c.usable()
+	at, seq := 0, c.seq
+	if c.writes.awaited {
+		at, seq = 1, c.writes.seq
+	}
+	return uint32(c.response.span.Load(at)) == seq || !c.usable()
 }
 
 func (c *conn) signal() { provide.Signal(c.wake) }
@@ -78,6 +85,7 @@ const (
 	tokenDone    = 1 + iota // every request has succeeded
 	tokenMixed              // every request is complete
 	tokenPending            // Wait has a context under which to ask the server
+	tokenAgent              // the server's agent has to do some of it
 )
 
 func (c *conn) Post(b *rdma.Batch) error {
@@ -93,8 +101,13 @@ func (c *conn) Post(b *rdma.Batch) error {
 	}
 	n := rdma.Counters{Rounds: 1}
 	b.Token = tokenDone
+	held := false // the requests that follow must wait for one before them
 	for i := range b.WRs {
 		wr := &b.WRs[i]
+		if held {
+			wr.Status = rdma.StatusPending
+			continue
+		}
 		if at := int(wr.RKey) - 1; wr.Op == rdma.OpRead && uint(at) < uint(len(regions)) && len(wr.Buf) <= readWordsMax {
 			if r := regions[at]; r != nil {
 				if tail, ok := r.Fetch(wr.Addr, wr.Buf); ok {
@@ -106,7 +119,10 @@ func (c *conn) Post(b *rdma.Batch) error {
 			}
 		}
 		if wr.Status = c.perform(wr); wr.Status == rdma.StatusPending {
-			b.Token = tokenPending
+			b.Token = max(b.Token, tokenPending)
+			if held = b.Ordered; held || wr.Op != rdma.OpRead {
+				b.Token = tokenAgent
+			}
 			continue
 		}
 		if wr.Status != rdma.StatusOK {
@@ -116,12 +132,21 @@ func (c *conn) Post(b *rdma.Batch) error {
 	}
 	mem.Acquire()
 	c.ctr.Add(&n)
+	if b.Token == tokenAgent {
+		c.enqueue(b)
+	}
 	return nil
 }
 
 func (c *conn) Wait(ctx context.Context, b *rdma.Batch) error {
 	if b.Token == tokenDone {
 		return nil
+	}
+	if b.Token == tokenAgent {
+		if err := c.awaitAgent(ctx, b); err != nil {
+			return err // the batch stays in flight
+		}
+		b.Token = tokenPending
 	}
 	if b.Token == tokenPending {
 		if err := c.finish(ctx, b); err != nil {
@@ -141,14 +166,22 @@ func (c *conn) finish(ctx context.Context, b *rdma.Batch) error {
 		if wr.Status != rdma.StatusPending {
 			continue
 		}
-		err := c.link.fetch(ctx, wr)
-		if err != nil && ctx.Err() != nil && c.usable() {
-			return ctx.Err()
-		}
-		if err != nil {
-			wr.Status = rdma.StatusPeerDown
+		if err := c.fetch(ctx, wr); err != nil {
+			return err
 		}
 		n.Count(wr)
+	}
+	return nil
+}
+
+// fetch completes a READ of memory that was not mapped yet, unless ctx ends first.
+func (c *conn) fetch(ctx context.Context, wr *rdma.WR) error {
+	err := c.link.fetch(ctx, wr)
+	if err != nil && ctx.Err() != nil && c.usable() {
+		return ctx.Err()
+	}
+	if err != nil {
+		wr.Status = rdma.StatusPeerDown
 	}
 	return nil
 }
@@ -169,14 +202,16 @@ func prefetch(regions []*mem.Region, b *rdma.Batch) {
 // readWordsMax bounds one READ.
 const readWordsMax = rdma.MaxReadBytes / mem.WordBytes
 
-// perform performs one work request, or leaves it pending if its memory is not
-// mapped yet.
+// perform performs one work request. It leaves pending what is the agent's, and a READ of
+// memory that is not mapped yet.
 func (c *conn) perform(wr *rdma.WR) rdma.Status {
-	if wr.Op != rdma.OpRead {
+	switch need, words := provide.Need(wr.Op, len(wr.Buf)); {
+	case need == 0:
 		return rdma.StatusUnsupported
-	}
-	if len(wr.Buf) == 0 || len(wr.Buf) > readWordsMax {
+	case words == 0:
 		return rdma.StatusAccess
+	case wr.Op != rdma.OpRead:
+		return rdma.StatusPending
 	}
 	r := c.link.region(wr.RKey)
 	if r == nil {
@@ -217,7 +252,8 @@ func (c *conn) StartCall(ctx context.Context, req []byte) error {
 		return c.err()
 	}
 	c.seq++
-	c.calling, c.busy = true, true
+	c.calling = true
+	c.busy++
 	c.reqBytes = uint64(len(req))
 	c.request.publish(c.seq, req)
 	c.link.requests.Or(c.word, c.mask)
@@ -240,7 +276,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	c.calling = false
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.busy = false
+	c.busy--
 	seq, n := c.response.header()
 	if c.released || seq != c.seq {
 		return resp[:0], c.err()
@@ -257,17 +293,19 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	return resp, nil
 }
 
-// giveBack frees the pages that large messages have filled. Neither side reads
+// giveBack frees the pages that large messages and verbs have filled. Neither side reads
 // them between two calls.
 func (c *conn) giveBack() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.released || !c.idle.Over(c.busy) {
+	if c.released || !c.idle.Over(c.busy > 0) {
 		return
 	}
 	off := uint64(slotsOffset + c.slot*slotBytes)
-	c.link.seg.Discard(off+provide.KeepBytes, areaBytes-provide.KeepBytes)
-	c.link.seg.Discard(off+areaBytes+provide.KeepBytes, areaBytes-provide.KeepBytes)
+	for _, n := range []uint64{areaBytes, areaBytes, verbsBytes} {
+		c.link.seg.Discard(off+provide.KeepBytes, n-provide.KeepBytes)
+		off += n
+	}
 }
 
 // fail breaks the connection and gives its slot back.

@@ -1,8 +1,11 @@
 // Package shm is the fabric between processes on one host. A READ is a copy
 // by the client out of memory it has mapped read-only: no system call, no
 // server CPU, no allocation. RPCs go through a memory segment that the two
-// processes share. WRITE, CAS and FAA are not offered: the server's memory is
-// sealed so that a client cannot write it, whatever it does.
+// processes share, and so do WRITE, CAS and FAA, which the server's agent
+// performs: the server's memory is sealed so that a client cannot write it,
+// whatever it does, and a client that is stopped in the middle of a WRITE cannot
+// finish it after the server has revoked its access. A network's device does that
+// work without the server's processor; here it takes some.
 //
 // # Links
 //
@@ -13,13 +16,20 @@
 // shared segment has no name, so nothing is left behind when both are killed.
 //
 //	link segment                             slot of one connection
-//	page 0   doorbells: bit per slot,        request area   header word, body
-//	         requests | responses            response area  header word, body
-//	page 1…  slots
+//	page 0   doorbells: bit per slot,        request area   two header words, body
+//	         requests | responses            response area  two header words, body
+//	page 1…  slots                           verbs          of WRITEs and atomics
+//	                                         results        status, old value
 //
 // A header word is length<<32 | sequence and is stored after the body; then
-// the slot's bit is set in the doorbell of the receiving side. A poller scans
-// the words of the doorbells in use, so connections without work cost nothing.
+// the slot's bit is set in the doorbell of the receiving side. The first header is
+// of the message, the second of the verbs or results. A poller scans the words of
+// the doorbells in use, so connections without work cost nothing.
+//
+// The agent, a part of the poller, performs verbs before it takes the request of
+// the same slot. It performs them in their order, so all batches are ordered
+// except for READs, which wait for the results of what comes before them only
+// in a batch that must be ordered.
 //
 // # Sleeping
 //
@@ -45,10 +55,10 @@
 // Only processes of the same user, or root, are connected. Each of them may be
 // a client. A data server must prove that it knows the secret of the cluster
 // (see [Provider.SetSecret]): the server sends a nonce, and expects a message
-// authentication code of it. The server reads only lengths and sequence numbers
-// from shared memory. It loads each of them once and checks it, and it copies a
-// request before it reads the contents. A client that overwrites the segment
-// harms only its own connections.
+// authentication code of it. The server loads lengths, sequence numbers and verbs
+// once from shared memory and checks them, and it copies a request before it reads
+// the contents. A client that overwrites the segment harms only its own
+// connections, and memory that it was granted to change.
 //
 // Regions are files of fixed size, sealed so that a client can neither write
 // them nor make them grow (see package mem).

@@ -73,13 +73,12 @@ func (p *Provider) Listen(addr string, o rdma.ListenOptions) (rdma.Endpoint, err
 
 const _ uint = pageBytes - MaxPollers*mem.LineBytes
 
-// Register lets peers read r, which must be mem.Shared. Writing cannot be
-// granted: WRITE and atomics complete with rdma.StatusUnsupported.
-func (e *endpoint) Register(r *mem.Region, _ rdma.Access) (rdma.RKey, error) {
+// Register lets peers use r, which must be mem.Shared.
+func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
 	if r.Kind() != mem.Shared {
 		return 0, fmt.Errorf("shm: register at %q: the region is not shared memory: %w", e.Addr(), rdma.ErrUnsupported)
 	}
-	return e.Endpoint.Register(r, rdma.AccessRead)
+	return e.Endpoint.Register(r, a)
 }
 
 // Serve starts the pollers. RPCs that arrived before are handled now.
@@ -109,7 +108,8 @@ func (e *endpoint) Uncork() {
 	}
 }
 
-// Counters counts RPCs. The server does not see READs, which cost it nothing.
+// Counters counts RPCs, and the WRITEs and atomics that the agent performs. The server does
+// not see READs, which cost it nothing.
 func (e *endpoint) Counters() rdma.Counters {
 	e.mu.Lock()
 	defer e.mu.Unlock()

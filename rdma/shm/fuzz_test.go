@@ -55,7 +55,7 @@ func checkMessage(t *testing.T, b []byte) {
 }
 
 // fuzzLink is the server side of a link without sockets or goroutines.
-func fuzzLink(f *testing.F, pollers int) *serverLink {
+func fuzzLink(f testing.TB, pollers int) *serverLink {
 	seg, err := mem.NewControl("fuzz", linkBytes)
 	if err != nil {
 		f.Skipf("SKIP: %v", err)
@@ -78,6 +78,7 @@ func fuzzLink(f *testing.F, pollers int) *serverLink {
 	file.Close()
 	nc.Close()
 	e := &endpoint{}
+	e.Init("shm", "fuzz", regionsMax)
 	e.Count(refusalNames...)
 	l := &serverLink{
 		e: e, sock: socket{nc.(*net.UnixConn)}, seg: seg, peerPage: page, peerSleep: page.Span(0, mem.LineBytes),

@@ -209,8 +209,9 @@ func (p *poller) pass(h rdma.Handler) (worked bool) {
 	return worked
 }
 
-// serve handles the request in c's slot, if there is one.
+// serve performs the verbs and handles the request in c's slot, if there are any.
 func (p *poller) serve(h rdma.Handler, c *serverConn) {
+	c.performVerbs()
 	body, ok := c.take(p.buf)
 	p.buf = body[:cap(body)]
 	if !ok {

@@ -130,7 +130,7 @@ func (l *serverLink) control(m *message) error {
 		}
 		return nil
 	case msgAsk:
-		g, ok := l.e.Grant(m.rkey)
+		g, ok := l.e.Region(m.rkey)
 		if !ok || !l.who.MayRead() {
 			return l.sock.send(&message{kind: msgRegion, id: m.id, rkey: m.rkey, reason: reasonNoRegion})
 		}
@@ -150,6 +150,7 @@ func (l *serverLink) open(id uint32) (int, bool) {
 		poller, c.word, c.mask = bellOf(slot, len(l.bells))
 		c.poller = l.e.pollers[poller]
 		c.request, c.response = slotAreas(l.seg, slot)
+		c.agent.verbs, c.agent.results = slotVerbs(l.seg, slot)
 		c.request.clear()
 		c.response.clear()
 		l.used.Store(max(l.used.Load(), int32(slot+1)))
@@ -205,6 +206,7 @@ type serverConn struct {
 	req      rdma.Request
 
 	mu       sync.Mutex
+	agent    agent
 	seq      uint32 // of the last request taken
 	busy     bool   // a request has no reply yet
 	handling bool   // the handler runs
@@ -296,6 +298,11 @@ func (l *serverLink) wake() {
 // stays in use until the client closes it.
 func (c *serverConn) violate() {
 	c.link.e.Refuse(refusedProtocol)
+	c.expel()
+}
+
+// expel ends a connection whose client may still use it.
+func (c *serverConn) expel() {
 	c.stop()
 	// The poller must not wait for a client that does not read its socket.
 	c.link.e.running.Go(func() { _ = c.link.sock.send(&message{kind: msgClosed, id: c.id, slot: uint32(c.slot)}) })

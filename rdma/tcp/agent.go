@@ -29,6 +29,7 @@ type caller interface {
 type agent struct {
 	caller
 	grants   []grant // by slot; of this connection
+	extra    *provide.Extra
 	refusals *provide.Audit
 	tally    *rdma.Tally
 
@@ -49,8 +50,8 @@ type agent struct {
 	count  rdma.Counters
 }
 
-func newAgent(c caller, n *provide.Audit, t *rdma.Tally) *agent {
-	return &agent{caller: c, refusals: n, tally: t, header: -1}
+func newAgent(c caller, x *provide.Extra, n *provide.Audit, t *rdma.Tally) *agent {
+	return &agent{caller: c, extra: x, refusals: n, tally: t, header: -1}
 }
 
 // consume processes as many words of w as it can and returns their number. The
@@ -204,7 +205,7 @@ func (a *agent) takeVerb(w []uint64) (int, error) {
 		}
 	}
 	a.verbs--
-	s, status := authorize(a.grants, &v, a.refusals)
+	s, status := authorize(a.grants, a.extra, &v, a.refusals)
 	switch {
 	case v.op == rdma.OpWrite:
 		a.write, a.writeAt, a.writeLeft, a.writeWR = s, 0, int(v.words), status

@@ -34,7 +34,7 @@ type grant struct {
 
 // authorize returns the memory that a verb may touch, or the status of its
 // refusal.
-func authorize(grants []grant, v *verb, n *provide.Audit) (mem.Span, rdma.Status) {
+func authorize(grants []grant, x *provide.Extra, v *verb, n *provide.Audit) (mem.Span, rdma.Status) {
 	need, words := provide.Need(v.op, int(v.words))
 	if need == 0 {
 		n.Refuse(refusedVerb)
@@ -45,7 +45,7 @@ func authorize(grants []grant, v *verb, n *provide.Audit) (mem.Span, rdma.Status
 		return mem.Span{}, rdma.StatusAccess
 	}
 	g := &grants[v.slot]
-	if g.access&need == 0 {
+	if (g.access|x.Of(keyOf(int(v.slot))))&need == 0 {
 		n.Refuse(refusedRight)
 		return mem.Span{}, rdma.StatusAccess
 	}
@@ -63,3 +63,6 @@ func authorize(grants []grant, v *verb, n *provide.Audit) (mem.Span, rdma.Status
 
 // slotOf returns the index of an rkey's grant.
 func slotOf(k rdma.RKey) (int, bool) { return int(k) - 1, k >= 1 && k <= MaxRegions }
+
+// keyOf is the inverse of slotOf.
+func keyOf(slot int) rdma.RKey { return rdma.RKey(slot + 1) }

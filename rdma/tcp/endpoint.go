@@ -89,6 +89,31 @@ func (p *Provider) mayTalk(a net.Addr) error {
 	return fmt.Errorf("%w: %v is not a loopback address", ErrInsecure, a)
 }
 
+// Grant implements rdma.Endpoint.
+func (e *endpoint) Grant(peer rdma.PeerID, k rdma.RKey, a rdma.Access) error {
+	c := e.connOf(peer)
+	if err := e.CheckGrant(peer, c != nil, c != nil && a&^c.rights == 0, k); err != nil {
+		return err
+	}
+	c.extra.Add(k, a)
+	return nil
+}
+
+// Revoke implements rdma.Endpoint.
+func (e *endpoint) Revoke(peer rdma.PeerID) {
+	if c := e.connOf(peer); c != nil {
+		c.out.t.Close()
+		<-c.served
+	}
+}
+
+// connOf returns the connection of a peer, nil if it is not connected.
+func (e *endpoint) connOf(peer rdma.PeerID) *serverConn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.conns[peer]
+}
+
 // Serve starts the pollers. RPCs that arrived before are handled now.
 func (e *endpoint) Serve(h rdma.Handler) error {
 	return e.Start(h, func() {
@@ -164,6 +189,7 @@ func (e *endpoint) serve(nc *net.TCPConn, g *provide.Guest) {
 	if c == nil {
 		return
 	}
+	close(c.served)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.retired = e.mu.retired.Add(c.counters())
@@ -222,7 +248,7 @@ func (e *endpoint) greet(nc *net.TCPConn, g *provide.Guest) (*serverConn, error)
 		return nil, err
 	}
 	t.guest = g
-	c := &serverConn{e: e, conn: t, id: Identity{Addr: nc.RemoteAddr().String()}}
+	c := &serverConn{e: e, conn: t, id: Identity{Addr: nc.RemoteAddr().String()}, served: make(chan struct{})}
 	if e.p.server != nil {
 		if err := c.authenticate(e.p.server, t, deadline); err != nil {
 			linger(nc)
@@ -295,7 +321,7 @@ func (c *serverConn) prepare(t *transport) {
 		c.rights = rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic
 	}
 	c.out = newOutbox(c.conn, t, c.abort)
-	c.agent = newAgent(c, &c.e.Audit, &c.tally)
+	c.agent = newAgent(c, &c.extra, &c.e.Audit, &c.tally)
 	c.callEv.Value, c.goneEv.Value = event{conn: c}, event{conn: c, gone: true}
 }
 

@@ -165,7 +165,7 @@ func checkAgent(t *testing.T, regions [3]*mem.Region, w []uint64, seed uint64) {
 		refused.Count(refusalNames...)
 		var tally rdma.Tally
 		s := &fuzzServer{}
-		a := newAgent(s, &refused, &tally)
+		a := newAgent(s, new(provide.Extra), &refused, &tally)
 		a.grants = []grant{
 			{fuzzCaps[0], rdma.AccessRead, readable},
 			{fuzzCaps[1], rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic, writable},

@@ -32,6 +32,8 @@ type serverConn struct {
 	req    rdma.Request
 	callEv provide.Node[event]
 	goneEv provide.Node[event]
+	extra  provide.Extra
+	served chan struct{} // closed when no verb of the peer can take effect any more
 
 	mu struct {
 		sync.Mutex
@@ -109,7 +111,7 @@ func (c *serverConn) emit(w []uint64) error { return c.out.send(w, true) }
 
 // grant returns the access of the connection to a region.
 func (c *serverConn) grant(k rdma.RKey) grant {
-	g, _ := c.e.Grant(k) // without a region, no access
+	g, _ := c.e.Region(k) // without a region, no access
 	return grant{region: g.Region, access: g.Access & c.rights}
 }
 

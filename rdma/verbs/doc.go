@@ -25,7 +25,9 @@
 // region allows remote READ, and remote WRITE and atomics only where the
 // region's grant does. A remote key is thus good for the connections of one
 // client and names one segment, addressed by the offset in the region, never by
-// an address of the server.
+// an address of the server. A segment that one connection was granted to write is
+// registered again. Only that connection learns the key, but other connections of the
+// same client could use it. Revoke destroys the queue pair.
 //
 // A connection fetches keys and bounds as it needs them, and itself refuses
 // requests outside them, so that a mistaken request gets its error and harms

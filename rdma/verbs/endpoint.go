@@ -137,6 +137,40 @@ func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
 	return e.Endpoint.Register(r, a)
 }
 
+// Grant implements rdma.Endpoint. The peer asks for other keys when it first needs them.
+func (e *endpoint) Grant(peer rdma.PeerID, k rdma.RKey, a rdma.Access) error {
+	c := e.connOf(peer)
+	if err := e.CheckGrant(peer, c != nil, c != nil && c.who.MayRead(), k); err != nil {
+		return err
+	}
+	if a&rdma.AccessAtomic != 0 && !e.lim.atomics {
+		return fmt.Errorf("verbs: grant to peer %d of %q: the device has no atomics: %w", peer, e.Addr(), rdma.ErrUnsupported)
+	}
+	c.extra.Add(k, a)
+	return nil
+}
+
+// Revoke implements rdma.Endpoint. A device takes nothing for a queue pair that is
+// destroyed.
+func (e *endpoint) Revoke(peer rdma.PeerID) {
+	if c := e.connOf(peer); c != nil {
+		c.end()
+		c.cut()
+	}
+}
+
+// connOf returns the connection of a peer, nil if it is not connected.
+func (e *endpoint) connOf(peer rdma.PeerID) *serverConn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.mu.conns {
+		if rdma.PeerID(c.number) == peer {
+			return c
+		}
+	}
+	return nil
+}
+
 // Serve starts to handle RPCs; those that arrived before are handled now.
 func (e *endpoint) Serve(h rdma.Handler) error {
 	return e.Start(h, e.kickPollers)
@@ -293,7 +327,14 @@ type domain struct {
 	client   [16]byte
 	pd       *C.struct_ibv_pd
 	refs     int
-	segments map[rdma.RKey][]*C.struct_ibv_mr
+	segments map[registered][]*C.struct_ibv_mr
+}
+
+// registered names the segments of a region, registered with some access. Connections
+// of one client with different grants have different keys to the same memory.
+type registered struct {
+	key    rdma.RKey
+	access rdma.Access
 }
 
 // enter returns the domain of a client, which it creates if there is none.
@@ -306,7 +347,7 @@ func (e *endpoint) enter(client [16]byte, v *C.struct_ibv_context) (*domain, err
 		if err != nil {
 			return nil, err
 		}
-		d = &domain{client: client, pd: pd, segments: make(map[rdma.RKey][]*C.struct_ibv_mr)}
+		d = &domain{client: client, pd: pd, segments: make(map[registered][]*C.struct_ibv_mr)}
 		e.mu.domains[client] = d
 	}
 	d.refs++

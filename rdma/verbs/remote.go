@@ -24,6 +24,7 @@ type remoteRegion struct {
 	max    uint64
 	keys   []uint32 // of the device, for each segment so far
 	asked  uint64   // round in which the server was last asked how far it has grown
+	denied uint64   // round in which the server was last asked for more access
 }
 
 // query is the state of a connection's query about segments. There is one at a
@@ -65,8 +66,13 @@ func (c *conn) target(wr *rdma.WR) (*remoteRegion, rdma.Status) {
 		}
 		c.last = r
 	}
+	if need != rdma.AccessRead && r.access&need == 0 {
+		if r = c.again(r, need); r == nil {
+			return nil, rdma.StatusAccess
+		}
+	}
 	n := uint64(words) * mem.WordBytes
-	if need != rdma.AccessRead && r.access&need == 0 || wr.Addr >= r.max || wr.Addr&(1<<r.shift-1)+n > 1<<r.shift {
+	if wr.Addr >= r.max || wr.Addr&(1<<r.shift-1)+n > 1<<r.shift {
 		return nil, rdma.StatusAccess
 	}
 	for wr.Addr>>r.shift >= uint64(len(r.keys)) {
@@ -92,11 +98,29 @@ func (c *conn) region(key rdma.RKey) *remoteRegion {
 		c.query.missing, c.query.missed = key, c.query.round
 		return nil
 	}
+	return c.learnRegion(key)
+}
+
+// learnRegion keeps the answer about the first segments of a region.
+func (c *conn) learnRegion(key rdma.RKey) *remoteRegion {
 	t := &c.query.list
 	r := &remoteRegion{key: key, access: t.access, shift: uint(bits.TrailingZeros64(t.segment)), max: t.max}
 	r.learn(t)
-	c.regions[key] = r
+	c.regions[key], c.last = r, r
 	return r
+}
+
+// again asks about a region once more, in case that the server has granted more access since.
+// It returns nil if that is not so.
+func (c *conn) again(r *remoteRegion, need rdma.Access) *remoteRegion {
+	if r.denied == c.query.round {
+		return nil
+	}
+	r.denied = c.query.round
+	if !c.askSegments(r.key, 0) || c.query.list.access&need == 0 {
+		return nil
+	}
+	return c.learnRegion(r.key)
 }
 
 // learn stores the keys of further segments, and reports whether there were any.

@@ -22,6 +22,7 @@ type serverConn struct {
 	who    rdma.Identity // the peer
 	domain *domain
 	ctr    rdma.Tally // added to under mu
+	extra  provide.Extra
 
 	in       assembly // touched by the poller only, as are these
 	handed   []byte   // the request before: its handler may still read it after its reply
@@ -127,8 +128,17 @@ func (c *serverConn) endLocked() {
 	c.e.clerk.do(c.bury)
 }
 
+// cut destroys the queue pair: no request of the peer that has not taken effect will.
+func (c *serverConn) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.up = false
+	C.vb_qp_close(c.qp)
+}
+
 // bury frees the connection and reports the disconnect.
 func (c *serverConn) bury() {
+	c.cut() // before Revoke can no longer find it
 	c.poller.remove(c)
 	e := c.e
 	e.mu.Lock()
@@ -316,7 +326,7 @@ func (c *serverConn) answerQuery(a segmentQuery) {
 	}
 	t := segmentList{key: a.key, first: a.first, reason: reasonNoRegion}
 	if c.who.MayRead() {
-		t = c.e.describe(d, a)
+		t = c.e.describe(d, a, c.extra.Of(a.key))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -324,24 +334,27 @@ func (c *serverConn) answerQuery(a segmentQuery) {
 	c.push()
 }
 
-func (e *endpoint) describe(d *domain, a segmentQuery) segmentList {
+// describe returns the segments of a region, for a connection that has some access beyond
+// what all have.
+func (e *endpoint) describe(d *domain, a segmentQuery, extra rdma.Access) segmentList {
 	t := segmentList{key: a.key, first: a.first}
-	g, ok := e.Grant(a.key)
+	g, ok := e.Region(a.key)
 	if !ok {
 		t.reason = reasonNoRegion
 		return t
 	}
-	t.access, t.segment, t.max = g.Access, g.Region.SegmentBytes(), g.Region.MaxBytes()
-	have := d.segments[a.key]
+	t.access, t.segment, t.max = g.Access|extra, g.Region.SegmentBytes(), g.Region.MaxBytes()
+	of := registered{a.key, t.access}
+	have := d.segments[of]
 	segments := min(int(g.Region.Size()/t.segment), int(a.first)+segmentKeysMax)
 	for len(have) < segments {
-		mr, _, err := registerMemory(d.pd, g.Region, uint64(len(have))*t.segment, t.segment, remoteAccess(g.Access))
+		mr, _, err := registerMemory(d.pd, g.Region, uint64(len(have))*t.segment, t.segment, remoteAccess(t.access))
 		if err != nil {
 			t.reason = reasonMemory
 			break
 		}
 		have = append(have, mr)
-		d.segments[a.key] = have
+		d.segments[of] = have
 	}
 	for i := int(a.first); i < min(len(have), segments); i++ {
 		t.keys = append(t.keys, uint32(have[i].rkey))

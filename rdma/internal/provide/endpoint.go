@@ -56,8 +56,8 @@ func (e *Endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
 // Grants returns all grants, by rkey-1. The caller must not change them.
 func (e *Endpoint) Grants() []Grant { return *e.grants.Load() }
 
-// Grant returns the grant of a key.
-func (e *Endpoint) Grant(k rdma.RKey) (Grant, bool) {
+// Region returns a region with the access that all peers have to it.
+func (e *Endpoint) Region(k rdma.RKey) (Grant, bool) {
 	grants := e.Grants()
 	if i := int(k) - 1; uint(i) < uint(len(grants)) {
 		return grants[i], true

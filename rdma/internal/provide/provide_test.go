@@ -73,7 +73,7 @@ func TestEndpoint(t *testing.T) {
 		k  rdma.RKey
 		ok bool
 	}{{0, false}, {1, true}, {2, true}, {3, false}, {1 << 31, false}} {
-		g, ok := e.Grant(c.k)
+		g, ok := e.Region(c.k)
 		if ok != c.ok || ok && (g.Region != r || g.Access != rdma.AccessRead|rdma.AccessAtomic) {
 			t.Errorf("key %d: %+v, %v", c.k, g, ok)
 		}
