@@ -287,7 +287,7 @@ type Endpoint interface {
 	// Revoke ends the connection of a peer, if it is connected. It returns when no
 	// verb of the peer can take effect any more, not even one that was in flight
 	// when its connection broke earlier. A handler may call it; it does not wait for
-	// handlers.
+	// handlers. OnDisconnect is called as for any other end, by another goroutine.
 	Revoke(peer PeerID)
 	// Serve starts handling RPCs and returns at once. Call it once, after
 	// registering the first regions.

@@ -249,7 +249,12 @@ func caseRevokeGone(r *rig) {
 func caseRevokeInHandler(r *rig) {
 	r.needs(writes)
 	gone := make(chan rdma.PeerID, 16)
-	e := r.listen(rdma.ListenOptions{OnDisconnect: func(p rdma.PeerID) { gone <- p }})
+	var lock sync.Mutex // the handler holds it while it revokes
+	e := r.listen(rdma.ListenOptions{OnDisconnect: func(p rdma.PeerID) {
+		lock.Lock()
+		defer lock.Unlock()
+		gone <- p
+	}})
 	m := r.region(1)
 	k := r.register(e, m, rdma.AccessRead)
 	held := make(chan *rdma.Request, 1)
@@ -260,7 +265,9 @@ func caseRevokeInHandler(r *rig) {
 		case len(q.Body) == 1:
 			held <- q // it is answered later, or never
 		default:
+			lock.Lock()
 			e.Revoke(rdma.PeerID(binary.LittleEndian.Uint64(q.Body)))
+			lock.Unlock()
 			_ = q.Reply(nil) // it may be the peer's own
 		}
 	}))

@@ -151,6 +151,15 @@ func (e *endpoint) stop() {
 	}
 }
 
+// background runs f in a goroutine for which Close waits, unless the endpoint is closed.
+func (e *endpoint) background(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.Closed() {
+		e.running.Go(f)
+	}
+}
+
 func (e *endpoint) closePollers() {
 	for _, p := range e.pollers {
 		p.close()

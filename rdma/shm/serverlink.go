@@ -303,22 +303,34 @@ func (c *serverConn) violate() {
 
 // expel ends a connection whose client may still use it.
 func (c *serverConn) expel() {
-	c.stop()
-	// The poller must not wait for a client that does not read its socket.
-	c.link.e.running.Go(func() { _ = c.link.sock.send(&message{kind: msgClosed, id: c.id, slot: uint32(c.slot)}) })
+	tell := c.cut()
+	// The caller must not wait for a client that does not read its socket, and may hold what
+	// OnDisconnect waits for.
+	c.link.e.background(func() {
+		if tell {
+			c.link.e.opts.OnDisconnect(c.peer)
+		}
+		_ = c.link.sock.send(&message{kind: msgClosed, id: c.id, slot: uint32(c.slot)})
+	})
 }
 
 // stop ends the service of the connection, once. OnDisconnect follows the
 // last handler call.
 func (c *serverConn) stop() {
+	if c.cut() {
+		c.link.e.opts.OnDisconnect(c.peer)
+	}
+}
+
+// cut ends the service of the connection, and reports whether the caller must call
+// OnDisconnect.
+func (c *serverConn) cut() (tell bool) {
 	c.mu.Lock()
-	tell := !c.ended && c.link.e.opts.OnDisconnect != nil && c.link.e.Handler() != nil && !c.link.e.Closed()
+	defer c.mu.Unlock()
+	tell = !c.ended && c.link.e.opts.OnDisconnect != nil && c.link.e.Handler() != nil && !c.link.e.Closed()
 	c.ended = true
 	if tell && c.handling {
 		c.farewell, tell = true, false
 	}
-	c.mu.Unlock()
-	if tell {
-		c.link.e.opts.OnDisconnect(c.peer)
-	}
+	return tell
 }
