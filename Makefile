@@ -137,7 +137,7 @@ bench-peers:
 # Decoders of bytes from peers: handshakes, frames, rings, RPC envelopes. Runs
 # each target for FUZZTIME, a time or a number of executions: FUZZTIME=2000000x.
 FRAMES := ./rdma/tcp:FuzzHandshake ./rdma/tcp:FuzzGreeting ./rdma/tcp:FuzzAgent ./rdma/tcp:FuzzClient \
-	./rdma/shm:FuzzMessage ./rdma/shm:FuzzSegment ./rdma/verbs:FuzzFragment \
+	./rdma/shm:FuzzMessage ./rdma/shm:FuzzSegment ./rdma/shm:FuzzVerbs ./rdma/verbs:FuzzFragment \
 	./internal/wire:FuzzDecoders ./internal/cluster:FuzzDecodeInfo ./server:FuzzHandle
 fuzz-frames:
 	@set -e; for f in $(FRAMES); do GO="$(GO)" .ci/fuzz $${f%:*} $${f#*:} $(FUZZTIME); done

@@ -18,6 +18,69 @@ var treeBugs = []bug{
 		caught: []test{{"index/learned/tree", "TestStepsOfSplits/inline", "is absent|to be absent"}},
 	},
 	{
+		name: "UnlockedBeforeBody", why: "a writer of a leaf unlocks it before it has changed it",
+		edits: []edit{{
+			file: "index/rolex/writer.go",
+			old:  "	w.change(changes)\n	w.unlock(changes)\n",
+			new:  "	w.unlock(changes)\n	w.change(changes)\n",
+		}},
+		caught: []test{{"index/rolex", "TestWriterStopsAnywhere", "stopped at word"}},
+	},
+	{
+		name: "IntentAfterBody", why: "a writer changes leaves before its intent is complete",
+		edits: []edit{{
+			file: "index/rolex/writer.go",
+			old:  "	w.batch.Write(w.o.Key, w.slot, w.intent.w)\n	w.enliven(changes)\n	w.change(changes)\n",
+			new:  "	w.enliven(changes)\n	w.change(changes)\n	w.batch.Write(w.o.Key, w.slot, w.intent.w)\n",
+		}},
+		caught: []test{{"index/rolex", "TestWriterStopsAnywhere", "stopped at word|checksum is wrong"}},
+	},
+	{
+		name: "NewLeafLivesTooSoon", why: "the new leaf of a split becomes part of the index before the intent is complete",
+		edits: []edit{{
+			file: "index/rolex/writer.go",
+			old:  "	w.batch.Write(w.o.Key, w.slot, w.intent.w)\n	w.enliven(changes)\n",
+			new:  "	w.enliven(changes)\n	w.batch.Write(w.o.Key, w.slot, w.intent.w)\n",
+		}},
+		caught: []test{{"index/rolex", "TestWriterStopsAnywhere", "leaves are lost"}},
+	},
+	{
+		name: "SettledWithoutRevoke", why: "what a writer has left is settled while it may go on",
+		edits: []edit{{
+			file: "index/rolex/server.go",
+			old:  "	s.revoke(w.peer) // first: from here on nothing of the writer takes effect\n",
+			new:  "",
+		}},
+		caught: []test{{"index/rolex", "TestWriterStopsAnywhere", "gone on from word|after it was settled"}},
+	},
+	{
+		name: "VersionIsIgnored", why: "a leaf that has changed since it was READ is changed all the same",
+		edits: []edit{{
+			file: "index/rolex/writer.go",
+			old:  "		if h := Header(w.olds[i]); c.fresh || h == c.was.header() {\n",
+			new:  "		if h := Header(w.olds[i]); c.fresh || !h.Held() {\n",
+		}},
+		caught: []test{{"index/rolex", "TestInsertsOfManyWriters", "was taken away|want"}},
+	},
+	{
+		name: "IntentIsAppliedAgain", why: "the last intent of a writer is applied to leaves that others have changed since",
+		edits: []edit{{
+			file: "index/rolex/server.go",
+			old:  "	if Header(p.Load(block.HeaderWord)) != l.from {\n		return\n	}\n",
+			new:  "",
+		}},
+		caught: []test{{"index/rolex", "TestSettleOfIdleWriters", "has|checksum|rows, want|leaves are lost"}},
+	},
+	{
+		name: "ProofsBeforeLocks", why: "a writer READs what its answers rest on before it holds its locks",
+		edits: []edit{{
+			file: "index/rolex/writer.go",
+			old:  "	w.hold(changes)\n	w.look(len(changes), proofs)\n",
+			new:  "	w.look(len(changes), proofs)\n	w.hold(changes)\n",
+		}},
+		caught: []test{{"index/rolex", "TestNoWriteSkew", "both have"}},
+	},
+	{
 		name: "RestoreFillsLeaves", why: "recovery fills leaves that loading had left room in",
 		edits: []edit{{
 			file: "index/learned/tree/restore.go",

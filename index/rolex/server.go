@@ -1,0 +1,359 @@
+package rolex
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"drtmx/index"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/block"
+	"drtmx/internal/clock"
+	"drtmx/internal/mem"
+	"drtmx/rdma"
+)
+
+// ErrWriters reports an index that has as many writers as it may have.
+var ErrWriters = errors.New("rolex: too many writers")
+
+// extentLeaves is how many leaves a writer gets at a time.
+const extentLeaves = 64
+
+// WriterLease is how long a writer may hold a leaf that another waits for.
+const WriterLease = 100 * time.Millisecond
+
+// Server is the data server's half of an index. Its methods are safe for concurrent use, and
+// run beside writers except for Load and Check.
+type Server struct {
+	l      *layout
+	region *mem.Region
+	// revoke takes a peer's access: rdma.Endpoint's Revoke.
+	revoke func(rdma.PeerID)
+	now    clock.Source
+
+	mu      sync.Mutex
+	first   uint64
+	last    uint64 // the leaf that Load filled last
+	end     uint64 // of the leaves in use
+	spares  []uint64
+	writers map[Owner]*writer
+	unused  []Owner // numbers that no header has
+}
+
+// writer is what a server knows of a writer.
+type writer struct {
+	peer    rdma.PeerID
+	leaves  []uint64 // given for splits, which may be part of the index by now
+	settled bool
+	intent  uint64 // the last transaction that committed, once it is settled
+
+	// A leaf that others wait for, what its header was, and since when.
+	awaited uint64
+	header  Header
+	since   time.Duration
+}
+
+// NewServer makes an empty index in an empty region. revoke must not return while anything of
+// the peer can take effect. now measures leases; nil means clock.Now.
+func NewServer(r *mem.Region, o Options, revoke func(rdma.PeerID), now clock.Source) (*Server, error) {
+	l, err := newLayout(o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{l: l, region: r, revoke: revoke, now: now.Or(clock.Now), end: l.leavesAt, writers: map[Owner]*writer{}}
+	for o := l.writers; o >= 1; o-- {
+		s.unused = append(s.unused, Owner(o))
+	}
+	addr, err := s.newLeaf()
+	if err != nil {
+		return nil, err
+	}
+	m := image{l, make([]uint64, l.LeafWords)}
+	m.blank(0, 0, true, 0)
+	s.put(m, addr, s.header(addr).next())
+	s.first, s.last = addr, addr
+	s.control().Store(fenceWord, 1)
+	return s, nil
+}
+
+func (s *Server) control() mem.Span { return s.region.MustSpan(controlAddr, mem.LineBytes) }
+
+func (s *Server) span(addr uint64) mem.Span { return s.region.MustSpan(addr, s.l.LeafBytes()) }
+
+func (s *Server) header(addr uint64) Header { return Header(s.span(addr).Load(block.HeaderWord)) }
+
+// newLeaf returns a dead leaf.
+func (s *Server) newLeaf() (uint64, error) {
+	if n := len(s.spares); n > 0 {
+		addr := s.spares[n-1]
+		s.spares = s.spares[:n-1]
+		return addr, nil
+	}
+	for s.region.Size() < s.end+s.l.LeafBytes() {
+		if _, err := s.region.Grow(); err != nil {
+			return 0, fmt.Errorf("%w: %w", index.ErrFull, err)
+		}
+	}
+	addr := s.end
+	if _, ok := s.region.Span(addr, s.l.LeafBytes()); !ok { // it would cross two segments
+		return 0, fmt.Errorf("%w: segments of %d bytes do not hold whole leaves of %d", index.ErrFull, s.region.SegmentBytes(), s.l.LeafBytes())
+	}
+	s.end += s.l.LeafBytes()
+	s.span(addr).Store(block.HeaderWord, uint64(dead(0)))
+	return addr, nil
+}
+
+// put writes a leaf that no writer knows.
+func (s *Server) put(m image, addr uint64, h Header) {
+	m.seal(addr, h)
+	p := s.span(addr)
+	p.Slice(1, s.l.LeafWords-1).CopyIn(m.w[1:])
+	p.Store(block.HeaderWord, uint64(h))
+}
+
+// Load adds a row before there are writers. Keys in ascending order load fastest.
+func (s *Server) Load(key uint64, row []uint64) error {
+	if len(row) != s.l.RowWords {
+		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), s.l.RowWords)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := image{s.l, make([]uint64, s.l.LeafWords)}
+	addr := s.last
+	if s.span(addr).CopyOut(m.w); key < m.low() {
+		addr = s.first
+		s.span(addr).CopyOut(m.w)
+	}
+	for m.above(key) {
+		addr = m.right()
+		s.span(addr).CopyOut(m.w)
+	}
+	if !m.put(key, row) {
+		to, err := s.newLeaf()
+		if err != nil {
+			return err
+		}
+		right := image{s.l, make([]uint64, s.l.LeafWords)}
+		m.split(right, to, key)
+		if right.covers(key) {
+			right.put(key, row)
+		} else {
+			m.put(key, row)
+		}
+		s.put(right, to, s.header(to).next())
+		s.last = to
+	}
+	s.put(m, addr, m.header().next())
+	return nil
+}
+
+// Open makes a peer a writer. The caller grants it WRITE and atomics on the region.
+func (s *Server) Open(peer rdma.PeerID, key rdma.RKey) (Opened, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.unused)
+	if n == 0 {
+		return Opened{}, fmt.Errorf("%w: %d", ErrWriters, s.l.writers)
+	}
+	o := s.unused[n-1]
+	s.unused = s.unused[:n-1]
+	s.region.MustSpan(s.l.slotAddr(o), slotBytes).Zero()
+	s.writers[o] = &writer{peer: peer}
+	return Opened{Owner: o, Key: key, Fence: s.control().Load(fenceWord), First: s.first}, nil
+}
+
+// Extend gives a writer leaves for splits.
+func (s *Server) Extend(o Owner) ([]Spare, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.writers[o]
+	if w == nil || w.settled {
+		return nil, fmt.Errorf("%w: writer %d", ErrFenced, o)
+	}
+	var spares []Spare
+	for range extentLeaves {
+		addr, err := s.newLeaf()
+		if err != nil && len(spares) == 0 {
+			return nil, err
+		}
+		if err != nil {
+			break
+		}
+		w.leaves = append(w.leaves, addr)
+		spares = append(spares, Spare{addr, s.header(addr)})
+	}
+	return spares, nil
+}
+
+// Report tells that somebody waits for a leaf whose header is as given. It settles the leaf's
+// owner if others have waited for the same lock for WriterLease, and reports whether it did.
+// Nothing is proved by that time: the owner may be alive, and then finds its access revoked.
+func (s *Server) Report(addr uint64, h Header) (settled bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.l.isLeaf(addr, s.end) || !h.Held() || s.header(addr) != h {
+		return false, nil // it is not held any more
+	}
+	w, now := s.writers[h.Owner()], s.now()
+	switch {
+	case w == nil || w.settled:
+		return false, nil
+	case w.awaited == 0 || s.header(w.awaited) != w.header:
+		w.awaited, w.header, w.since = addr, h, now
+		return false, nil
+	case now-w.since < WriterLease:
+		return false, nil
+	}
+	s.settle(h.Owner(), w)
+	return true, nil
+}
+
+// Gone settles the writers of a peer that has disconnected.
+func (s *Server) Gone(peer rdma.PeerID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for o, w := range s.writers {
+		if w.peer == peer && !w.settled {
+			s.settle(o, w)
+		}
+	}
+}
+
+// Settle ends a writer, and completes or undoes what it has begun. It returns the last of its
+// transactions that committed: all later ones have not happened. Forget makes the writer's
+// number free.
+func (s *Server) Settle(o Owner) (last uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.writers[o]
+	if w == nil {
+		return 0, fmt.Errorf("%w: writer %d", ErrFenced, o)
+	}
+	if !w.settled {
+		s.settle(o, w)
+	}
+	return w.intent, nil
+}
+
+func (s *Server) settle(o Owner, w *writer) {
+	s.revoke(w.peer) // first: from here on nothing of the writer takes effect
+	slot := make([]uint64, slotWords)
+	s.region.MustSpan(s.l.slotAddr(o), slotBytes).CopyOut(slot)
+	if seq, leaves, err := decodeIntent(s.l.slotAddr(o), slot); err == nil {
+		w.intent = seq
+		for i := range leaves {
+			s.redo(o, w, &leaves[i])
+		}
+	}
+	s.release(o)
+	s.reclaim(w)
+	w.settled = true
+}
+
+// redo applies one leaf of a complete intent, unless that was done.
+func (s *Server) redo(o Owner, w *writer, l *intended) {
+	if !s.l.isLeaf(l.addr, s.end) {
+		return
+	}
+	// A hostile writer may have intended anything: it may change only what it holds.
+	own := l.from.Held() && l.from.Owner() == o
+	if !own && !(l.from.Dead() && !l.from.Held() && slices.Contains(w.leaves, l.addr)) || l.to.Held() || l.to.Dead() || l.to.Version() != l.from.Version()+1 {
+		return
+	}
+	p := s.span(l.addr)
+	if Header(p.Load(block.HeaderWord)) != l.from {
+		return
+	}
+	l.each(func(first int, words []uint64) {
+		if first >= block.ChecksumWord && first+len(words) <= s.l.LeafWords {
+			p.Slice(first, len(words)).CopyIn(words)
+		}
+	})
+	p.CompareAndSwap(block.HeaderWord, uint64(l.from), uint64(l.to))
+}
+
+// release undoes the locks of a writer whose leaves are as they were.
+func (s *Server) release(o Owner) {
+	for addr := s.l.leavesAt; addr < s.end; addr += s.l.LeafBytes() {
+		p := s.span(addr)
+		if h := Header(p.Load(block.HeaderWord)); h.Held() && h.Owner() == o {
+			p.CompareAndSwap(block.HeaderWord, uint64(h), uint64(h.release()))
+		}
+	}
+}
+
+// reclaim takes back the leaves that a writer has not used.
+func (s *Server) reclaim(w *writer) {
+	for _, addr := range w.leaves {
+		if s.header(addr).Dead() {
+			s.spares = append(s.spares, addr)
+		}
+	}
+	w.leaves = nil
+}
+
+// Forget makes the number of a settled writer free for another.
+func (s *Server) Forget(o Owner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.writers[o]; w != nil && w.settled {
+		delete(s.writers, o)
+		s.unused = append(s.unused, o)
+	}
+}
+
+// walk calls f for the leaves from left to right. Writers may have written anything: walk
+// ends with an error after as many steps as there are leaves. The caller must be alone.
+func (s *Server) walk(f func(addr uint64, m image) error) error {
+	m := image{s.l, make([]uint64, s.l.LeafWords)}
+	low, addr := uint64(0), s.first
+	for steps := (s.end - s.l.leavesAt) / s.l.LeafBytes(); ; steps-- {
+		if steps == 0 || !s.l.isLeaf(addr, s.end) {
+			return fmt.Errorf("%w: rolex: right links lead to %#x", index.ErrCorrupt, addr)
+		}
+		s.span(addr).CopyOut(m.w)
+		if h := m.header(); h.Held() || h.Dead() {
+			return fmt.Errorf("%w: rolex: leaf %#x: %v", index.ErrCorrupt, addr, h)
+		}
+		if err := m.check(addr); err != nil {
+			return fmt.Errorf("%w: %w", index.ErrCorrupt, err)
+		}
+		if m.low() != low {
+			return fmt.Errorf("%w: rolex: leaf %#x begins at key %d, want %d", index.ErrCorrupt, addr, m.low(), low)
+		}
+		if err := f(addr, m); err != nil {
+			return err
+		}
+		if leaf.IsLast(m.w[leaf.MetaWord]) {
+			return nil
+		}
+		low, addr = m.w[leaf.HighWord], m.right()
+	}
+}
+
+// Row is a row of the index.
+type Row struct {
+	Key uint64
+	Row []uint64
+}
+
+// Rows returns all rows in the order of their keys, and checks the structure. No writer may
+// be at work.
+func (s *Server) Rows() ([]Row, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var rows []Row
+	err := s.walk(func(_ uint64, m image) error {
+		for _, i := range m.order() {
+			rows = append(rows, Row{m.w[m.l.KeysAt+int(i)], append([]uint64(nil), m.row(int(i))...)})
+		}
+		return nil
+	})
+	if err == nil && !slices.IsSortedFunc(rows, func(a, b Row) int { return cmp.Compare(a.Key, b.Key) }) {
+		err = fmt.Errorf("%w: rolex: keys do not ascend", index.ErrCorrupt)
+	}
+	return rows, err
+}
