@@ -20,7 +20,6 @@ const (
 
 // Options describe an index. Servers and writers have the same.
 type Options struct {
-	ID           uint32 // of the index, unique in its region
 	RowWords     int
 	SlotsPerLeaf int // 0 chooses leaves of about a KiB
 	Writers      int // how many there may be at a time; 0 means 64
@@ -37,10 +36,10 @@ type layout struct {
 	leavesAt  uint64 // the lowest address of a leaf
 }
 
-func newLayout(o Options) (*layout, error) {
+func newLayout(id uint32, o Options) (*layout, error) {
 	slots := o.SlotsPerLeaf
 	if slots == 0 {
-		slots = leaf.AutoSlots(leaf.Inline, o.RowWords)
+		slots = leaf.AutoSlots(leaf.Written, o.RowWords)
 	}
 	if o.Writers == 0 {
 		o.Writers = 64
@@ -48,7 +47,7 @@ func newLayout(o Options) (*layout, error) {
 	if o.Writers < 1 || o.Writers > MaxOwner {
 		return nil, fmt.Errorf("rolex: %d writers (want 1 to %d)", o.Writers, MaxOwner)
 	}
-	l, err := leaf.NewLayout(o.ID, leaf.Inline, o.RowWords, slots)
+	l, err := leaf.NewLayout(id, leaf.Written, o.RowWords, slots)
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +60,3 @@ func newLayout(o Options) (*layout, error) {
 
 // slotAddr is the address of a writer's slot.
 func (l *layout) slotAddr(o Owner) uint64 { return slotsAddr + uint64(o-1)*slotBytes }
-
-// isLeaf reports whether a leaf can be at an address, in a region of so many bytes.
-func (l *layout) isLeaf(addr, size uint64) bool {
-	return addr >= l.leavesAt && addr%l.LeafBytes() == 0 && addr < size && size-addr >= l.LeafBytes()
-}

@@ -31,9 +31,10 @@ type bed struct {
 	ep  rdma.Endpoint
 	s   *Server
 	o   Options
-	key rdma.RKey
+	key rdma.RKey // of the leaves
 
-	clock clocktest.Clock
+	models rdma.RKey
+	clock  clocktest.Clock
 }
 
 func newBed(t testing.TB, o Options, fabric inproc.Options) *bed {
@@ -46,11 +47,20 @@ func newBed(t testing.TB, o Options, fabric inproc.Options) *bed {
 	b.ep, err = b.n.Listen("server", rdma.ListenOptions{})
 	b.check(err)
 	t.Cleanup(func() { b.check(b.ep.Close()) })
-	m, err := mem.New(mem.Options{Kind: mem.Heap, SegmentBytes: 1 << 18, MaxBytes: 1 << 26})
-	b.check(err)
-	b.key, err = b.ep.Register(m, rdma.AccessRead)
-	b.check(err)
-	b.s, err = NewServer(m, b.o, b.ep.Revoke, b.clock.Now)
+	region := func() (*mem.Region, rdma.RKey) {
+		m, err := mem.New(mem.Options{Kind: mem.Heap, SegmentBytes: 1 << 18, MaxBytes: 1 << 26})
+		b.check(err)
+		k, err := b.ep.Register(m, rdma.AccessRead)
+		b.check(err)
+		return m, k
+	}
+	var m, models *mem.Region
+	m, b.key = region()
+	models, b.models = region()
+	b.s, err = NewServer(ServerOptions{
+		Options: b.o, Leaves: m, Arena: block.NewArena(models, block.ArenaOptions{Checksums: b.o.Checksums, Tick: 1}),
+		Revoke: b.ep.Revoke, Clock: b.clock.Now, LeavesPerSubModel: 16,
+	})
 	b.check(err)
 	b.check(b.ep.Serve(func(q *rdma.Request) { _ = q.Reply(fmt.Append(nil, uint64(q.Peer))) }))
 	return b
@@ -111,7 +121,7 @@ func (b *bed) rows() map[uint64]uint64 {
 	linked, live := 0, 0
 	b.check(b.s.walk(func(uint64, image) error { linked++; return nil }))
 	for addr := b.s.l.leavesAt; addr < b.s.end; addr += b.s.l.LeafBytes() {
-		if !b.s.header(addr).Dead() {
+		if p, ok := b.s.leafAt(addr); ok && !Header(p.Load(block.HeaderWord)).Dead() {
 			live++
 		}
 	}
@@ -136,7 +146,7 @@ func (b *bed) linked() map[uint64]uint64 {
 // row is the row of a value.
 func row(v uint64) []uint64 { return []uint64{v, ^v} }
 
-var small = Options{ID: 7, RowWords: 2, SlotsPerLeaf: 4, Writers: 16}
+var small = Options{RowWords: 2, SlotsPerLeaf: 4, Writers: 16}
 
 // Writes behave as those of a map, and each costs the rounds and verbs that it must.
 func TestAgainstModel(t *testing.T) {
@@ -197,7 +207,7 @@ func (b *bed) same(what string, i uint64, got, want map[uint64]uint64) {
 
 // The rounds and verbs of each operation, whose leaf is known.
 func TestExactCosts(t *testing.T) {
-	b := newBed(t, Options{ID: 7, RowWords: 2, SlotsPerLeaf: 8}, inproc.Options{})
+	b := newBed(t, Options{RowWords: 2, SlotsPerLeaf: 8}, inproc.Options{})
 	for k := range uint64(8) {
 		b.check(b.s.Load(2*k, row(k)))
 	}
@@ -695,7 +705,7 @@ func TestHostileIntents(t *testing.T) {
 				addr = r.Uint64() >> r.Intn(64)
 			}
 			h := Header(r.Uint64() >> r.Intn(64))
-			if b.s.l.isLeaf(addr, b.s.end) && r.Bool(0.7) {
+			if _, ok := b.s.leafAt(addr); ok && r.Bool(0.7) {
 				h = b.s.header(addr)
 			}
 			in.leaf(addr, h, h.next())

@@ -6,10 +6,15 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/google/btree"
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
+	"drtmx/index/learned/model"
+	"drtmx/index/learned/train"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/mem"
@@ -25,14 +30,35 @@ const extentLeaves = 64
 // WriterLease is how long a writer may hold a leaf that another waits for.
 const WriterLease = 100 * time.Millisecond
 
+// ServerOptions configure the data server's half of an index.
+type ServerOptions struct {
+	Options
+	// Leaves is an empty region, for slots and leaves. Writers are granted it.
+	Leaves *mem.Region
+	// Arena has the models. Nobody but the server writes its region.
+	Arena *block.Arena
+	// Revoke takes a peer's access: rdma.Endpoint's Revoke. It must not return while anything
+	// of the peer can take effect.
+	Revoke func(rdma.PeerID)
+	// Clock measures leases; nil means clock.Now.
+	Clock clock.Source
+	// Family of the models; 0 means PLR.
+	Family model.Family
+	// LeavesPerSubModel is the size of a sub-model when a generation is planned; 0 means 512.
+	LeavesPerSubModel int
+	// RetrainInterval is the least time between two trainings of a sub-model; 0 means 2 ms.
+	RetrainInterval time.Duration
+}
+
 // Server is the data server's half of an index. Its methods are safe for concurrent use, and
-// run beside writers except for Load and Check.
+// run beside writers except for Load and Rows.
 type Server struct {
-	l      *layout
-	region *mem.Region
-	// revoke takes a peer's access: rdma.Endpoint's Revoke.
-	revoke func(rdma.PeerID)
-	now    clock.Source
+	l       *layout
+	o       ServerOptions
+	region  *mem.Region // of the leaves
+	now     clock.Source
+	root    uint64
+	trainer *train.Trainer
 
 	mu      sync.Mutex
 	first   uint64
@@ -41,12 +67,15 @@ type Server struct {
 	spares  []uint64
 	writers map[Owner]*writer
 	unused  []Owner // numbers that no header has
+	known   *btree.BTreeG[knownLeaf]
+	leaves  atomic.Uint64 // in known
+	given   []givenLeaf   // to writers, which may have made them part of the index
+	polled  int           // place in given
 }
 
 // writer is what a server knows of a writer.
 type writer struct {
 	peer    rdma.PeerID
-	leaves  []uint64 // given for splits, which may be part of the index by now
 	settled bool
 	intent  uint64 // the last transaction that committed, once it is settled
 
@@ -56,14 +85,21 @@ type writer struct {
 	since   time.Duration
 }
 
-// NewServer makes an empty index in an empty region. revoke must not return while anything of
-// the peer can take effect. now measures leases; nil means clock.Now.
-func NewServer(r *mem.Region, o Options, revoke func(rdma.PeerID), now clock.Source) (*Server, error) {
-	l, err := newLayout(o)
+// NewServer makes an empty index.
+func NewServer(o ServerOptions) (*Server, error) {
+	published := o.Arena.NewSized()
+	root, err := published.Alloc(model.RootWords * mem.WordBytes)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", index.ErrFull, err)
+	}
+	l, err := newLayout(model.IndexID(root), o.Options)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{l: l, region: r, revoke: revoke, now: now.Or(clock.Now), end: l.leavesAt, writers: map[Owner]*writer{}}
+	s := &Server{
+		l: l, o: o, region: o.Leaves, now: o.Clock.Or(clock.Now), root: root, end: l.leavesAt, writers: map[Owner]*writer{},
+		known: btree.NewG(32, knownLeaf.before),
+	}
 	for o := l.writers; o >= 1; o-- {
 		s.unused = append(s.unused, Owner(o))
 	}
@@ -75,13 +111,37 @@ func NewServer(r *mem.Region, o Options, revoke func(rdma.PeerID), now clock.Sou
 	m.blank(0, 0, true, 0)
 	s.put(m, addr, s.header(addr).next())
 	s.first, s.last = addr, addr
+	s.known.ReplaceOrInsert(knownLeaf{0, addr})
+	s.leaves.Store(1)
 	s.control().Store(fenceWord, 1)
-	return s, nil
+	to := train.Options{
+		Arena: o.Arena, Mem: published, Root: root, Tree: (*leaves)(s), Family: o.Family,
+		LeavesPerSubModel: cmp.Or(o.LeavesPerSubModel, 512), RetrainInterval: cmp.Or(o.RetrainInterval, 2*time.Millisecond),
+	}
+	s.trainer, err = train.New(to)
+	return s, err
 }
+
+// Root is the address of the index's root block, in the arena's region.
+func (s *Server) Root() uint64 { return s.root }
+
+// Maintain does one bounded unit of background work, and reports whether there was any: see
+// train.Trainer.
+func (s *Server) Maintain(now time.Duration) (worked bool) { return s.trainer.Maintain(now, &s.mu) }
 
 func (s *Server) control() mem.Span { return s.region.MustSpan(controlAddr, mem.LineBytes) }
 
+// span is the memory of a leaf.
 func (s *Server) span(addr uint64) mem.Span { return s.region.MustSpan(addr, s.l.LeafBytes()) }
+
+// leafAt returns the memory of a leaf; ok is false if none can be at that address, which may
+// be a writer's.
+func (s *Server) leafAt(addr uint64) (p mem.Span, ok bool) {
+	if addr < s.l.leavesAt || addr >= s.end || addr%s.l.LeafBytes() != 0 {
+		return p, false
+	}
+	return s.region.Span(addr, s.l.LeafBytes())
+}
 
 func (s *Server) header(addr uint64) Header { return Header(s.span(addr).Load(block.HeaderWord)) }
 
@@ -92,18 +152,21 @@ func (s *Server) newLeaf() (uint64, error) {
 		s.spares = s.spares[:n-1]
 		return addr, nil
 	}
-	for s.region.Size() < s.end+s.l.LeafBytes() {
-		if _, err := s.region.Grow(); err != nil {
-			return 0, fmt.Errorf("%w: %w", index.ErrFull, err)
+	for {
+		for s.region.Size() < s.end+s.l.LeafBytes() {
+			if _, err := s.region.Grow(); err != nil {
+				return 0, fmt.Errorf("%w: %w", index.ErrFull, err)
+			}
 		}
+		addr := s.end
+		s.end += s.l.LeafBytes()
+		p, ok := s.leafAt(addr)
+		if !ok {
+			continue // it would lie in two segments
+		}
+		p.Store(block.HeaderWord, uint64(dead(0)))
+		return addr, nil
 	}
-	addr := s.end
-	if _, ok := s.region.Span(addr, s.l.LeafBytes()); !ok { // it would cross two segments
-		return 0, fmt.Errorf("%w: segments of %d bytes do not hold whole leaves of %d", index.ErrFull, s.region.SegmentBytes(), s.l.LeafBytes())
-	}
-	s.end += s.l.LeafBytes()
-	s.span(addr).Store(block.HeaderWord, uint64(dead(0)))
-	return addr, nil
 }
 
 // put writes a leaf that no writer knows.
@@ -145,6 +208,9 @@ func (s *Server) Load(key uint64, row []uint64) error {
 		}
 		s.put(right, to, s.header(to).next())
 		s.last = to
+		s.put(m, addr, m.header().next())
+		s.learn(right, to)
+		return nil
 	}
 	s.put(m, addr, m.header().next())
 	return nil
@@ -162,7 +228,7 @@ func (s *Server) Open(peer rdma.PeerID, key rdma.RKey) (Opened, error) {
 	s.unused = s.unused[:n-1]
 	s.region.MustSpan(s.l.slotAddr(o), slotBytes).Zero()
 	s.writers[o] = &writer{peer: peer}
-	return Opened{Owner: o, Key: key, Fence: s.control().Load(fenceWord), First: s.first}, nil
+	return Opened{ID: s.l.ID, Owner: o, Key: key, Fence: s.control().Load(fenceWord), First: s.first}, nil
 }
 
 // Extend gives a writer leaves for splits.
@@ -182,7 +248,7 @@ func (s *Server) Extend(o Owner) ([]Spare, error) {
 		if err != nil {
 			break
 		}
-		w.leaves = append(w.leaves, addr)
+		s.given = append(s.given, givenLeaf{addr, w})
 		spares = append(spares, Spare{addr, s.header(addr)})
 	}
 	return spares, nil
@@ -194,7 +260,7 @@ func (s *Server) Extend(o Owner) ([]Spare, error) {
 func (s *Server) Report(addr uint64, h Header) (settled bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.l.isLeaf(addr, s.end) || !h.Held() || s.header(addr) != h {
+	if p, ok := s.leafAt(addr); !ok || !h.Held() || Header(p.Load(block.HeaderWord)) != h {
 		return false, nil // it is not held any more
 	}
 	w, now := s.writers[h.Owner()], s.now()
@@ -239,7 +305,7 @@ func (s *Server) Settle(o Owner) (last uint64, err error) {
 }
 
 func (s *Server) settle(o Owner, w *writer) {
-	s.revoke(w.peer) // first: from here on nothing of the writer takes effect
+	s.o.Revoke(w.peer) // first: from here on nothing of the writer takes effect
 	slot := make([]uint64, slotWords)
 	s.region.MustSpan(s.l.slotAddr(o), slotBytes).CopyOut(slot)
 	if seq, leaves, err := decodeIntent(s.l.slotAddr(o), slot); err == nil {
@@ -255,15 +321,15 @@ func (s *Server) settle(o Owner, w *writer) {
 
 // redo applies one leaf of a complete intent, unless that was done.
 func (s *Server) redo(o Owner, w *writer, l *intended) {
-	if !s.l.isLeaf(l.addr, s.end) {
+	p, ok := s.leafAt(l.addr)
+	if !ok {
 		return
 	}
 	// A hostile writer may have intended anything: it may change only what it holds.
 	own := l.from.Held() && l.from.Owner() == o
-	if !own && !(l.from.Dead() && !l.from.Held() && slices.Contains(w.leaves, l.addr)) || l.to.Held() || l.to.Dead() || l.to.Version() != l.from.Version()+1 {
+	if !own && !(l.from.Dead() && !l.from.Held() && s.gave(w, l.addr)) || l.to.Held() || l.to.Dead() || l.to.Version() != l.from.Version()+1 {
 		return
 	}
-	p := s.span(l.addr)
 	if Header(p.Load(block.HeaderWord)) != l.from {
 		return
 	}
@@ -278,7 +344,10 @@ func (s *Server) redo(o Owner, w *writer, l *intended) {
 // release undoes the locks of a writer whose leaves are as they were.
 func (s *Server) release(o Owner) {
 	for addr := s.l.leavesAt; addr < s.end; addr += s.l.LeafBytes() {
-		p := s.span(addr)
+		p, ok := s.leafAt(addr)
+		if !ok {
+			continue
+		}
 		if h := Header(p.Load(block.HeaderWord)); h.Held() && h.Owner() == o {
 			p.CompareAndSwap(block.HeaderWord, uint64(h), uint64(h.release()))
 		}
@@ -287,12 +356,24 @@ func (s *Server) release(o Owner) {
 
 // reclaim takes back the leaves that a writer has not used.
 func (s *Server) reclaim(w *writer) {
-	for _, addr := range w.leaves {
-		if s.header(addr).Dead() {
-			s.spares = append(s.spares, addr)
+	s.given = slices.DeleteFunc(s.given, func(g givenLeaf) bool {
+		if g.to != w {
+			return false
 		}
-	}
-	w.leaves = nil
+		if s.header(g.addr).Dead() {
+			s.spares = append(s.spares, g.addr)
+		} else {
+			s.discover(g.addr)
+		}
+		return true
+	})
+	s.polled = 0
+}
+
+// gave reports whether a writer has a leaf that was not part of the index when it was last
+// looked at.
+func (s *Server) gave(w *writer, addr uint64) bool {
+	return slices.Contains(s.given, givenLeaf{addr, w})
 }
 
 // Forget makes the number of a settled writer free for another.
@@ -311,10 +392,11 @@ func (s *Server) walk(f func(addr uint64, m image) error) error {
 	m := image{s.l, make([]uint64, s.l.LeafWords)}
 	low, addr := uint64(0), s.first
 	for steps := (s.end - s.l.leavesAt) / s.l.LeafBytes(); ; steps-- {
-		if steps == 0 || !s.l.isLeaf(addr, s.end) {
+		p, ok := s.leafAt(addr)
+		if steps == 0 || !ok {
 			return fmt.Errorf("%w: rolex: right links lead to %#x", index.ErrCorrupt, addr)
 		}
-		s.span(addr).CopyOut(m.w)
+		p.CopyOut(m.w)
 		if h := m.header(); h.Held() || h.Dead() {
 			return fmt.Errorf("%w: rolex: leaf %#x: %v", index.ErrCorrupt, addr, h)
 		}

@@ -47,6 +47,7 @@ type Spare struct {
 
 // Opened is what a data server tells a writer that opens an index.
 type Opened struct {
+	ID    uint32 // of the index
 	Owner Owner
 	Key   rdma.RKey // of the region
 	Fence uint64
@@ -71,7 +72,7 @@ type Writer struct {
 // NewWriter makes a writer of an index. The data server has granted the connection's peer
 // WRITE and atomics on the region.
 func NewWriter(conn rdma.Conn, o Options, at Opened) (*Writer, error) {
-	l, err := newLayout(o)
+	l, err := newLayout(at.ID, o)
 	if err != nil {
 		return nil, err
 	}

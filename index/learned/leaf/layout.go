@@ -16,8 +16,12 @@ const (
 	Apart   Kind = iota // native keys, rows of one size in their own blocks
 	Inline              // native keys, rows of one size in the leaves
 	Strings             // string keys, rows of any size in their own blocks
+	Written             // as Inline, in leaves that clients write: see Layout.Whole
 	kinds
 )
+
+// Within reports whether rows are in the leaves.
+func (k Kind) Within() bool { return k == Inline || k == Written }
 
 // Words of every leaf after the header and checksum.
 const (
@@ -168,7 +172,7 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 	switch kind {
 	case Strings:
 		l.magic, l.KeysAt, l.DeleteAt, l.GravesAt = stringsMagic, stringsKeysWord, stringsDeleteWord, stringsGravesWord
-	case Inline:
+	case Inline, Written:
 		l.KeysAt = inlineKeysWord
 	}
 	if kind != Strings {
@@ -177,13 +181,13 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 	l.HeadsAt = l.KeysAt + slots
 	l.RowsAt = l.HeadsAt + slots
 	l.OrderAt, l.OrderWords = l.RowsAt, (slots+mem.WordBytes-1)/mem.WordBytes
-	if kind == Inline {
+	if kind.Within() {
 		l.OrderAt += slots * rowWords
+		l.FreeHead = uint64(Free)
 	}
 	end := l.OrderAt + l.OrderWords
 	l.LookupWords, l.PresentWords, l.LeafWords = WholeLines(l.OrderAt), WholeLines(end), WholeLines(end)
 	if kind == Inline {
-		l.FreeHead = uint64(Free)
 		l.GravesAt = end
 		l.OldersAt = l.GravesAt + 1
 		l.LeafWords = WholeLines(l.OldersAt + slots)
@@ -193,6 +197,11 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 	}
 	return l, nil
 }
+
+// Whole reports whether the header of a leaf proves all that is in it and all that is not: its
+// rows have no headers of their own, and it has no gap word. It keeps neither versions of rows
+// nor traces of deletions, so that readers of the past learn nothing from it.
+func (l *Layout) Whole() bool { return l.Kind == Written }
 
 // LeafBytes is the size of a leaf; addresses of leaves are multiples of it.
 func (l *Layout) LeafBytes() uint64 { return uint64(l.LeafWords) * mem.WordBytes }

@@ -41,6 +41,9 @@ func (l *Layout) Forward(buf []uint64) uint64 {
 	return 0
 }
 
+// Whole is the layout's.
+func (v *Leaf) Whole() bool { return v.l.Whole() }
+
 // Header returns the leaf's header, which has its version.
 func (v *Leaf) Header() uint64 { return v.words[block.HeaderWord] }
 

@@ -21,6 +21,9 @@ type Options struct {
 	RowWords int
 	// Strings says that the keys are byte strings.
 	Strings bool
+	// Leaves is the key of the region that has the leaves, if that is not the one that has
+	// the models.
+	Leaves rdma.RKey
 	// Cache says which part of the models is kept.
 	Cache
 }
@@ -51,6 +54,9 @@ var _ index.Client = (*Client)(nil)
 // rkey. It reads nothing: lookups fall back to the server until the first Maintain.
 func New(root uint64, rkey rdma.RKey, o Options) *Client {
 	c := &Client{root: root, rkey: rkey, o: o}
+	if c.o.Leaves == 0 {
+		c.o.Leaves = rkey
+	}
 	switch o.Budget {
 	case Tree:
 		c.nodes = new(nodeCache)

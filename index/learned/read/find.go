@@ -360,7 +360,7 @@ func (f *finder) judge(wr *rdma.WR) (leafVerdict, leaf.Leaf) {
 	default:
 		return seeDown, leaf.Leaf{}
 	}
-	if block.Header(wr.Buf[block.HeaderWord]) == leaf.Free {
+	if h := block.Header(wr.Buf[block.HeaderWord]); h == leaf.Free || h.IsAbsent() && !h.Locked() {
 		return seeDead, leaf.Leaf{}
 	}
 	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
@@ -371,6 +371,14 @@ func (f *finder) judge(wr *rdma.WR) (leafVerdict, leaf.Leaf) {
 		return seeNowhere, v
 	}
 	return seeHere, v
+}
+
+// gapProof is the proof that a leaf has no rows but those in the copy.
+func gapProof(v *leaf.Leaf, addr uint64) index.Proof {
+	if v.Whole() {
+		return index.Proof{Addr: addr, Word: v.Header()}
+	}
+	return index.Proof{Addr: leaf.GapAddr(addr), Word: v.Gap()}
 }
 
 // sideOf compares a native key with the fences of a leaf.

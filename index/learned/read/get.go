@@ -157,6 +157,9 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		if !o.begin() {
 			return o.fallback()
 		}
+		if o.tick != 0 && o.lay.Whole() {
+			return o.finish(index.Gone)
+		}
 		st, addr := o.predictLeaf(next)
 		return o.located(st, addr, next)
 	case getModel:
@@ -234,7 +237,7 @@ func (o *getOp) readLeaf(addr uint64, next *rdma.Batch) bool {
 	}
 	o.addr = addr
 	o.buf = grow(o.buf, o.leafWords(o.tick, o.lay.LookupWords))
-	o.wr = next.Read(o.c.rkey, addr, o.buf)
+	o.wr = next.Read(o.c.o.Leaves, addr, o.buf)
 	return false
 }
 
@@ -317,13 +320,16 @@ func (o *getOp) elsewhere(see leafVerdict, next *rdma.Batch) bool {
 // absent ends a lookup that found no row in a leaf whose fences cover the key.
 func (o *getOp) absent() bool {
 	o.res.Rests = o.view.LastDelete()
-	o.proofs[0] = index.Proof{Addr: leaf.GapAddr(o.addr), Word: o.view.Gap()}
+	o.proofs[0] = gapProof(&o.view, o.addr)
 	o.res.Proofs = o.proofs[:]
 	return o.finish(index.NotFound)
 }
 
 func (o *getOp) present(row []uint64, head block.Header, addr uint64) bool {
-	o.res.Row, o.res.Header, o.res.Rests = row, head, head.CSN()
+	o.res.Row, o.res.Header = row, head
+	if !o.lay.Whole() {
+		o.res.Rests = head.CSN()
+	}
 	o.proofs[0] = index.Proof{Addr: addr, Word: uint64(head)}
 	o.res.Proofs = o.proofs[:]
 	return o.finish(index.Found)

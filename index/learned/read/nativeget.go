@@ -55,6 +55,9 @@ func (g *nativeGet) searchLeaf(next *rdma.Batch) bool {
 	if i < 0 {
 		return o.absent()
 	}
+	if o.lay.Whole() {
+		return o.present(v.Row(i), block.Header(v.Header()), o.addr)
+	}
 	if o.lay.Kind != leaf.Inline {
 		g.one[0] = rowAt{v.Head(i), o.lay.RowBlockWords}
 		o.rows = g.one[:]

@@ -77,24 +77,27 @@ func (s *nativeScan) add(l *leafRead, order []byte) (more, ok bool) {
 	if left := o.limit - len(o.res.Entries); o.limit > 0 && len(order) > left {
 		order, more = order[:left], true
 	}
-	if o.lay.Kind != leaf.Inline {
+	if !o.lay.Kind.Within() {
 		for _, at := range order {
 			o.res.Entries = append(o.res.Entries, index.Entry{Key: index.Num(keys[at]), Addr: heads[at]})
 		}
 		return more, true
 	}
-	before, rests := len(o.res.Entries), o.res.Rests
+	before, rests, whole := len(o.res.Entries), o.res.Rests, o.lay.Whole()
 	o.res.Entries = slices.Grow(o.res.Entries, len(order))[:before+len(order)]
 	for i, at := range order {
 		at := int(at)
-		h := block.Header(heads[at])
-		if h.Locked() {
+		h, addr := block.Header(heads[at]), o.lay.HeadAddr(l.addr, at)
+		if whole {
+			h, addr = block.Header(l.view.Header()), l.addr
+		} else if h.Locked() {
 			return false, false
+		} else {
+			rests = max(rests, h.CSN())
 		}
-		rests = max(rests, h.CSN())
 		// Field by field: the processor stalls if it copies an Entry that it has just made.
 		e := &o.res.Entries[before+i]
-		e.Key.Num, e.Key.Str, e.Row, e.Header, e.Addr = keys[at], "", l.view.Row(at), h, o.lay.HeadAddr(l.addr, at)
+		e.Key.Num, e.Key.Str, e.Row, e.Header, e.Addr = keys[at], "", l.view.Row(at), h, addr
 	}
 	o.res.Rests = rests
 	return more, true
@@ -102,7 +105,7 @@ func (s *nativeScan) add(l *leafRead, order []byte) (more, ok bool) {
 
 func (s *nativeScan) list() bool {
 	o := s.o
-	if o.lay.Kind == leaf.Inline {
+	if o.lay.Kind.Within() {
 		return true
 	}
 	o.apart.clear(len(o.res.Entries) * o.lay.RowBlockWords)

@@ -267,6 +267,9 @@ func (o *scanOp) findOn(next *rdma.Batch) bool {
 	if !o.begin() {
 		return o.fallback()
 	}
+	if o.tick != 0 && o.lay.Whole() {
+		return o.answer(index.Gone)
+	}
 	if o.fill == 0 {
 		o.fill = o.lay.Slots * fillOne * rowsPerLeafShare / 16
 	}
@@ -495,7 +498,7 @@ func (o *scanOp) readLeaf(addr uint64, next *rdma.Batch) {
 }
 
 func (o *scanOp) reread(l *leafRead, next *rdma.Batch) {
-	l.wr, l.state, l.forward = next.Read(o.c.rkey, l.addr, l.buf), readAsked, 0
+	l.wr, l.state, l.forward = next.Read(o.c.o.Leaves, l.addr, l.buf), readAsked, 0
 	o.reads++
 }
 
@@ -684,7 +687,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 		return endIf(o.wait())
 	}
 	o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: l.view.Header()})
-	o.res.Gaps = append(o.res.Gaps, index.Proof{Addr: leaf.GapAddr(l.addr), Word: l.view.Gap()})
+	o.res.Gaps = append(o.res.Gaps, gapProof(&l.view, l.addr))
 	o.res.Rests = max(o.res.Rests, l.view.LastDelete())
 	l.state = readUsed
 	for o.at < len(o.leaves) && o.leaves[o.at].state == readUsed {

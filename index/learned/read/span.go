@@ -138,7 +138,7 @@ func (o *getOp) readSpan(next *rdma.Batch) (asked, finished bool) {
 	words := o.leafWords(o.tick, o.lay.LookupWords)
 	s.buf = grow(s.buf, words*len(s.asked))
 	for i := range s.asked {
-		s.asked[i].wr = next.Read(o.c.rkey, s.asked[i].addr, s.buf[i*words:(i+1)*words:(i+1)*words])
+		s.asked[i].wr = next.Read(o.c.o.Leaves, s.asked[i].addr, s.buf[i*words:(i+1)*words:(i+1)*words])
 	}
 	return true, false
 }

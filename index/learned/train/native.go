@@ -3,12 +3,11 @@ package train
 import (
 	"drtmx/index"
 	"drtmx/index/learned/model"
-	"drtmx/index/learned/tree"
 )
 
 // nativeKeys implements keyKind for native keys.
 type nativeKeys struct {
-	t      *tree.Tree
+	t      Leaves
 	family model.Family
 	keys   []uint64
 }

@@ -4,13 +4,12 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
-	"drtmx/index/learned/tree"
 )
 
 // stringKeys implements keyKind for string keys. A model is trained on digests: the
 // eight bytes after the common prefix of the fences within its sub-model.
 type stringKeys struct {
-	t       *tree.Tree
+	t       Leaves
 	digests []uint64
 	// Of the sub-model trained last: the longest run of fences with one digest, the
 	// number of leaves, and its quality.

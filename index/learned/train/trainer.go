@@ -10,7 +10,6 @@ import (
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/index/learned/model"
-	"drtmx/index/learned/tree"
 	"drtmx/internal/block"
 )
 
@@ -28,13 +27,37 @@ type Options struct {
 	Arena *block.Arena
 	Mem   *block.Sized // for published blocks
 	Root  uint64       // address of the root block, of model.RootWords words in Mem
-	Tree  *tree.Tree
+	Tree  Leaves
 	// Family of the models, for native keys.
 	Family model.Family
 	// LeavesPerSubModel is the size of a sub-model when a generation is planned.
 	LeavesPerSubModel int
 	// RetrainInterval is the least time between two trainings of a sub-model.
 	RetrainInterval time.Duration
+}
+
+// Leaves are the leaves of an index, as the trainer sees them: a tree.Tree, or leaves that
+// clients write.
+type Leaves interface {
+	// Layout is the geometry of leaves and rows.
+	Layout() leaf.Layout
+	// First is the leftmost leaf, which never changes.
+	First() uint64
+	// Inner is the published root of the inner nodes, 0 if they are not published.
+	Inner() uint64
+	// Leaves is the number of leaves.
+	Leaves() uint64
+	// Tidy does a bounded part of what the leaves need from time to time, and reports whether
+	// it changed anything. The caller keeps mutators out.
+	Tidy(limit int) (worked bool)
+	// Walk calls f for the leaves from the one that covers from on, with low fence and
+	// address, until f returns false. Fences rise. The caller keeps mutators out. A low fence
+	// is valid as long as the leaves.
+	Walk(from index.Key, f func(low index.Key, leaf uint64) bool)
+	// Keys appends the keys of a leaf's rows, or the digests of string keys, in ascending
+	// order. prefix is the length in bytes of the prefix that the digests follow. ok is false
+	// if the leaf was being changed.
+	Keys(addr uint64, dst []uint64) (words []uint64, prefix int, ok bool)
 }
 
 // keyKind has the steps of training that depend on the kind of key. The zero
