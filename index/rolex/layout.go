@@ -58,5 +58,8 @@ func newLayout(id uint32, o Options) (*layout, error) {
 	return &layout{Layout: l, writers: o.Writers, checksums: o.Checksums, leavesAt: (end + l.LeafBytes() - 1) / l.LeafBytes() * l.LeafBytes()}, nil
 }
 
+// mayBe reports whether a leaf can be at an address, if the region is large enough.
+func (l *layout) mayBe(addr uint64) bool { return addr >= l.leavesAt && addr%l.LeafBytes() == 0 }
+
 // slotAddr is the address of a writer's slot.
 func (l *layout) slotAddr(o Owner) uint64 { return slotsAddr + uint64(o-1)*slotBytes }

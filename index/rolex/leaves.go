@@ -39,8 +39,8 @@ func (s *leaves) Leaves() uint64 { return (*Server)(s).leaves.Load() }
 // tidy.
 const pollAtOnce = 4
 
-// Tidy implements train.Leaves: it looks for leaves that writers have made part of the index.
-// A push by the writers, as in the paper, would be lost with them.
+// Tidy implements train.Leaves: it takes empty leaves out, and looks for leaves that writers
+// have made part of the index. A push by the writers, as in the paper, would be lost with them.
 func (s *leaves) Tidy(limit int) (worked bool) {
 	for n := min(limit*pollAtOnce, len(s.given)); n > 0 && len(s.given) > 0; n-- {
 		if s.polled >= len(s.given) {
@@ -57,7 +57,7 @@ func (s *leaves) Tidy(limit int) (worked bool) {
 		(*Server)(s).discover(g.addr)
 		worked = true
 	}
-	return worked
+	return (*Server)(s).sweep(limit) || worked
 }
 
 // discover makes a leaf known that a writer has made part of the index.
@@ -83,11 +83,7 @@ func (s *Server) learn(m image, addr uint64) {
 // Walk implements train.Leaves. It follows right links from the nearest leaf that is known, so
 // that it meets those that are not known yet.
 func (s *leaves) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
-	at := knownLeaf{0, s.first}
-	s.known.DescendLessOrEqual(knownLeaf{low: from.Num}, func(l knownLeaf) bool {
-		at = l
-		return false
-	})
+	at := (*Server)(s).nearest(from.Num)
 	for steps := (s.end - s.l.leavesAt) / s.l.LeafBytes(); steps > 0; steps-- {
 		next, ok := s.after(at)
 		if !ok || next.low > from.Num {

@@ -687,6 +687,41 @@ func TestReports(t *testing.T) {
 	}
 }
 
+// A transaction whose context ends while its requests are in flight closes its connection. The
+// server settles it as any other, and nothing of it happens later.
+func TestContextEndsInFlight(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		latency inproc.Latency
+		unknown bool
+	}{
+		{"while it locks", inproc.Latency{Atomic: 50 * time.Millisecond}, false},
+		{"while it applies", inproc.Latency{Write: 50 * time.Millisecond}, true},
+	} {
+		b := newBed(t, small, inproc.Options{Latency: x.latency})
+		b.check(b.s.Load(20, row(0)))
+		w := b.mustWriter(nil)
+		ctx, cancel := context.WithTimeout(b.ctx, 5*time.Millisecond)
+		err := w.Commit(ctx, []Write{{Key: 20, Row: row(1)}}, nil)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, ErrUnknown) != x.unknown {
+			t.Errorf("%s: %v", x.name, err)
+		}
+		if err := w.Commit(b.ctx, []Write{{Key: 20, Row: row(2)}}, nil); !errors.Is(err, rdma.ErrClosed) {
+			t.Errorf("%s: a later transaction: %v, want ErrClosed", x.name, err)
+		}
+		last, err := b.s.Settle(w.o.Owner)
+		b.check(err)
+		if v := b.rows()[20]; v != last {
+			t.Errorf("%s: the row is %d, and transaction %d was the last", x.name, v, last)
+		}
+		time.Sleep(60 * time.Millisecond)
+		if v := b.rows()[20]; v != last {
+			t.Errorf("%s: the row is %d later, and transaction %d was the last", x.name, v, last)
+		}
+	}
+}
+
 // What a hostile writer leaves in its slot changes nothing that it does not hold.
 func TestHostileIntents(t *testing.T) {
 	b := newBed(t, small, inproc.Options{})

@@ -42,6 +42,10 @@ type ServerOptions struct {
 	Revoke func(rdma.PeerID)
 	// Clock measures leases; nil means clock.Now.
 	Clock clock.Source
+	// Swap, if set, changes the word at an address of Leaves from one value to another, and
+	// reports whether the first was there. It must be set if the atomics of writers are not
+	// atomic with respect to the server's processor: it goes through their device, then.
+	Swap func(addr, from, to uint64) bool
 	// Family of the models; 0 means PLR.
 	Family model.Family
 	// LeavesPerSubModel is the size of a sub-model when a generation is planned; 0 means 512.
@@ -71,6 +75,8 @@ type Server struct {
 	leaves  atomic.Uint64 // in known
 	given   []givenLeaf   // to writers, which may have made them part of the index
 	polled  int           // place in given
+	swept   uint64        // leaves up to this low fence were looked at
+	unlinks atomic.Uint64 // of empty leaves
 }
 
 // writer is what a server knows of a writer.
@@ -137,7 +143,7 @@ func (s *Server) span(addr uint64) mem.Span { return s.region.MustSpan(addr, s.l
 // leafAt returns the memory of a leaf; ok is false if none can be at that address, which may
 // be a writer's.
 func (s *Server) leafAt(addr uint64) (p mem.Span, ok bool) {
-	if addr < s.l.leavesAt || addr >= s.end || addr%s.l.LeafBytes() != 0 {
+	if !s.l.mayBe(addr) || addr >= s.end {
 		return p, false
 	}
 	return s.region.Span(addr, s.l.LeafBytes())
@@ -338,7 +344,15 @@ func (s *Server) redo(o Owner, w *writer, l *intended) {
 			p.Slice(first, len(words)).CopyIn(words)
 		}
 	})
-	p.CompareAndSwap(block.HeaderWord, uint64(l.from), uint64(l.to))
+	s.swap(l.addr, l.from, l.to)
+}
+
+// swap changes the header of a leaf, and reports whether it was as expected.
+func (s *Server) swap(addr uint64, from, to Header) bool {
+	if s.o.Swap != nil {
+		return s.o.Swap(addr, uint64(from), uint64(to))
+	}
+	return s.span(addr).CompareAndSwap(block.HeaderWord, uint64(from), uint64(to))
 }
 
 // release undoes the locks of a writer whose leaves are as they were.
@@ -349,7 +363,7 @@ func (s *Server) release(o Owner) {
 			continue
 		}
 		if h := Header(p.Load(block.HeaderWord)); h.Held() && h.Owner() == o {
-			p.CompareAndSwap(block.HeaderWord, uint64(h), uint64(h.release()))
+			s.swap(addr, h, h.release())
 		}
 	}
 }

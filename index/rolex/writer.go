@@ -1,7 +1,6 @@
 package rolex
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,39 +81,45 @@ func NewWriter(conn rdma.Conn, o Options, at Opened) (*Writer, error) {
 	return &Writer{conn: conn, l: l, o: at, slot: l.slotAddr(at.Owner)}, nil
 }
 
+// do performs the batch. If ctx ends first, the batch may still be on its way: the connection is
+// closed, and the data server settles what it has left behind.
+func (w *Writer) do(ctx context.Context) error {
+	err := rdma.Do(ctx, w.conn, &w.batch)
+	if err != nil && ctx.Err() != nil {
+		_ = w.conn.Close()
+		return fmt.Errorf("%w: %w", rdma.ErrPeerDown, err)
+	}
+	return err
+}
+
 // Supply gives the writer leaves for splits.
 func (w *Writer) Supply(spares []Spare) { w.spares = append(w.spares, spares...) }
 
 // Last returns the number of the last transaction that the writer began to apply.
 func (w *Writer) Last() uint64 { return w.seq }
 
-// change is a leaf that a transaction changes.
-type change struct {
-	addr  uint64
-	was   image // as READ; of a new leaf only the header
-	will  image
-	fresh bool
-}
-
 // read READs the leaf that covers a key, from a leaf at or before it on, and follows right
 // links. It returns a HeldError for a leaf that is held.
 func (w *Writer) read(ctx context.Context, key, addr uint64) (uint64, image, error) {
 	m := image{w.l, make([]uint64, w.l.LeafWords)}
-	for torn := 0; ; {
+	for torn, dead := 0, 0; ; {
 		w.batch.Reset()
 		w.batch.Read(w.o.Key, addr, m.w)
-		if err := rdma.Do(ctx, w.conn, &w.batch); err != nil {
+		if err := w.do(ctx); err != nil {
 			return 0, image{}, err
 		}
 		switch h := m.header(); {
 		case h.Held():
 			return 0, image{}, &HeldError{addr, h}
+		case h.Dead(): // it was taken out, and perhaps names the leaf that has its keys
+			if dead++; dead > deadMax || !w.l.mayBe(m.right()) {
+				return 0, image{}, fmt.Errorf("%w: leaf %#x is dead", ErrChanged, addr)
+			}
+			addr = m.right()
 		case !m.accept(addr, w.batch.WRs[0].Tail, w.conn.InOrder()):
 			if torn++; torn > tornMax {
 				return 0, image{}, fmt.Errorf("%w: leaf %#x changes all the time", ErrChanged, addr)
 			}
-		case h.Dead():
-			return 0, image{}, fmt.Errorf("%w: leaf %#x is dead", ErrChanged, addr)
 		case m.check(addr) != nil:
 			return 0, image{}, fmt.Errorf("%w: %w", index.ErrCorrupt, m.check(addr))
 		case key < m.low():
@@ -127,32 +132,24 @@ func (w *Writer) read(ctx context.Context, key, addr uint64) (uint64, image, err
 	}
 }
 
-// tornMax is how often a leaf is READ again that changes while it is READ.
-const tornMax = 16
-
-// Write is a row to be set, or removed if Row is nil. Hint is a leaf at or before the one that
-// covers the key; 0 means the first.
-type Write struct {
-	Key  uint64
-	Row  []uint64
-	Hint uint64
-}
+// tornMax is how often a leaf is READ again that changes while it is READ, and deadMax how many
+// dead leaves a writer follows.
+const (
+	tornMax = 16
+	deadMax = 4
+)
 
 // Commit performs writes as one transaction, if what the proofs say still holds when all
 // leaves that it changes are locked. A proof is the header of a leaf as READ.
 //
 // ErrChanged and a HeldError mean that nothing has happened. So does an error of the
-// connection that is not ErrUnknown, but then locks may stay until the server has settled.
+// connection that is not ErrUnknown, but then locks may stay until the server has settled. If
+// ctx ends while requests are in flight, the connection is closed.
 func (w *Writer) Commit(ctx context.Context, writes []Write, proofs []index.Proof) error {
-	changes, err := w.plan(ctx, writes)
+	from := &remote{w, ctx, len(w.spares)}
+	changes, err := w.l.plan(from, writes)
 	if err != nil {
 		return err
-	}
-	used := 0
-	for _, c := range changes {
-		if c.fresh {
-			used++
-		}
 	}
 	if err := w.describe(changes); err != nil {
 		return err
@@ -160,68 +157,30 @@ func (w *Writer) Commit(ctx context.Context, writes []Write, proofs []index.Proo
 	if err := w.lock(ctx, changes, proofs); err != nil {
 		return err
 	}
-	w.spares = w.spares[:len(w.spares)-used]
+	w.spares = w.spares[:from.left]
 	return w.apply(ctx, changes)
 }
 
-// from is the header of the leaf when the transaction has locked what it changes.
-func (c *change) from(o Owner) Header {
-	if c.fresh {
-		return c.was.header()
-	}
-	return c.was.header().hold(o)
+// remote is where a writer finds leaves: behind its connection.
+type remote struct {
+	*Writer
+	ctx  context.Context
+	left int // spares that no split has taken
 }
 
-// plan READs the leaves that writes change, and makes them what they shall be.
-func (w *Writer) plan(ctx context.Context, writes []Write) ([]change, error) {
-	var changes []change
-	spare := len(w.spares)
-	for _, x := range writes {
-		if x.Row != nil && len(x.Row) != w.l.RowWords {
-			return nil, fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(x.Row), w.l.RowWords)
-		}
-		i := slices.IndexFunc(changes, func(c change) bool { return c.will.covers(x.Key) })
-		if i < 0 {
-			hint := x.Hint
-			if hint == 0 {
-				hint = w.o.First
-			}
-			addr, m, err := w.read(ctx, x.Key, hint)
-			if err != nil {
-				return nil, err
-			}
-			i = len(changes)
-			changes = append(changes, change{addr: addr, was: m, will: image{w.l, slices.Clone(m.w)}})
-		}
-		if x.Row == nil {
-			changes[i].will.remove(x.Key)
-			continue
-		}
-		if changes[i].will.put(x.Key, x.Row) {
-			continue
-		}
-		if spare == 0 {
-			return nil, ErrNoLeaf
-		}
-		spare--
-		s := w.spares[spare]
-		right := image{w.l, make([]uint64, w.l.LeafWords)}
-		changes[i].will.split(right, s.Addr, x.Key)
-		right.w[block.HeaderWord] = uint64(s.Header)
-		fresh := change{addr: s.Addr, was: image{w.l, slices.Clone(right.w)}, will: right, fresh: true}
-		if right.covers(x.Key) {
-			right.put(x.Key, x.Row)
-		} else {
-			changes[i].will.put(x.Key, x.Row)
-		}
-		changes = append(changes, fresh)
+func (r *remote) leaf(key, hint uint64) (uint64, image, error) {
+	if hint == 0 {
+		hint = r.o.First
 	}
-	// All writers lock in one order, so that of two that want the same leaves one gets all.
-	slices.SortFunc(changes, func(a, b change) int { return cmp.Compare(a.addr, b.addr) })
-	for _, c := range changes {
-		c.will.seal(c.addr, c.was.header().next())
+	return r.read(r.ctx, key, hint)
+}
+
+func (r *remote) spare() (Spare, error) {
+	if r.left == 0 {
+		return Spare{}, ErrNoLeaf
 	}
-	return changes, nil
+	r.left--
+	return r.spares[r.left], nil
 }
 
 // describe builds the intent. The words of new leaves are not in it: they precede it.
@@ -236,28 +195,6 @@ func (w *Writer) describe(changes []change) error {
 	return w.intent.end(w.slot)
 }
 
-// runs calls f for the runs of words that a change changes. Runs that are near are one.
-func (c *change) runs(f func(first, n int)) {
-	const near = 4 // words; a WRITE has as many of its own
-	first, end := -1, 0
-	for i := block.ChecksumWord; i < len(c.will.w); i++ {
-		if c.will.w[i] == c.was.w[i] {
-			continue
-		}
-		if first >= 0 && i-end > near {
-			f(first, end-first)
-			first = -1
-		}
-		if first < 0 {
-			first = i
-		}
-		end = i + 1
-	}
-	if first >= 0 {
-		f(first, end-first)
-	}
-}
-
 // lock locks the leaves and checks the proofs, or locks nothing.
 func (w *Writer) lock(ctx context.Context, changes []change, proofs []index.Proof) error {
 	b := &w.batch
@@ -267,7 +204,7 @@ func (w *Writer) lock(ctx context.Context, changes []change, proofs []index.Proo
 	w.hold(changes)
 	w.look(len(changes), proofs)
 	b.Read(w.o.Key, controlAddr+fenceWord*mem.WordBytes, w.control[:])
-	if err := rdma.Do(ctx, w.conn, b); err != nil {
+	if err := w.do(ctx); err != nil {
 		return err
 	}
 	err := w.locked(changes, proofs)
@@ -281,7 +218,7 @@ func (w *Writer) lock(ctx context.Context, changes []change, proofs []index.Proo
 		}
 	}
 	if b.Len() > 0 {
-		err = errors.Join(err, rdma.Do(ctx, w.conn, b))
+		err = errors.Join(err, w.do(ctx))
 	}
 	return err
 }
@@ -338,7 +275,7 @@ func (w *Writer) apply(ctx context.Context, changes []change) error {
 	w.enliven(changes)
 	w.change(changes)
 	w.unlock(changes)
-	if err := rdma.Do(ctx, w.conn, &w.batch); err != nil {
+	if err := w.do(ctx); err != nil {
 		return fmt.Errorf("%w: transaction %d: %w", ErrUnknown, w.seq, err)
 	}
 	for i, c := range changes {

@@ -81,6 +81,28 @@ var treeBugs = []bug{
 		caught: []test{{"index/rolex", "TestNoWriteSkew", "both have"}},
 	},
 	{
+		name: "UnlinkOfUsedLeaf", why: "the data server takes out a leaf that still has a row",
+		edits: []edit{{
+			file: "index/rolex/own.go",
+			old:  "Live == 0 && l.addr != s.first {",
+			new:  "Live <= 1 && l.addr != s.first {",
+		}, {
+			file: "index/rolex/own.go",
+			old:  " || b.meta().Live > 0",
+			new:  "",
+		}},
+		caught: []test{{"index/rolex", "TestEmptyLeavesAreUnlinked", "key|rows, want"}},
+	},
+	{
+		name: "UnlinkHoldsOneLeaf", why: "the data server takes out a leaf and does not hold the one on its left, which it changes",
+		edits: []edit{{
+			file: "index/rolex/own.go",
+			old:  "	if s.hold(changes) != nil {\n		return false\n	}\n	gone,",
+			new:  "	if s.hold(changes[:1]) != nil {\n		return false\n	}\n	gone,",
+		}},
+		caught: []test{{"index/rolex", "TestUnlinkBesideWriters", "checksum is wrong|changes all the time"}},
+	},
+	{
 		name: "RowsProveThemselves", why: "the word of a row proves it in a leaf that clients write, where only the header does",
 		edits: []edit{{
 			file: "index/learned/read/nativeget.go",

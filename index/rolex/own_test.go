@@ -1,0 +1,242 @@
+package rolex
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"drtmx/index"
+	"drtmx/internal/rng"
+	"drtmx/internal/testseed"
+	"drtmx/rdma/inproc"
+)
+
+// The data server and writers count the same rows up, one transaction at a time. No count is
+// lost.
+func TestServerCommitsBesideWriters(t *testing.T) {
+	seed := testseed.Of(t)
+	b := newBed(t, small, inproc.Options{Seed: seed, Faults: inproc.Faults{Defer: 0.3, Pause: 0.2, Scramble: 0.2}})
+	const writers, commits, keys = 2, 200, 24
+	root := rng.New(seed)
+	var mu sync.Mutex
+	want := map[uint64]uint64{}
+	count := func(counted []uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, k := range counted {
+			want[k]++
+		}
+	}
+	var wg sync.WaitGroup
+	var met [2]atomic.Int64 // how often a writer, and the server, found a leaf held or changed
+	retry := func(i int, err error) bool {
+		if !errors.Is(err, index.ErrLocked) && !errors.Is(err, ErrChanged) {
+			t.Error(err)
+			return false
+		}
+		met[i].Add(1)
+		return true
+	}
+	more := func(n int) bool {
+		return (n < commits || met[0].Load() == 0 || met[1].Load() == 0) && !t.Failed() && b.ctx.Err() == nil
+	}
+	for i := range writers {
+		w, r := b.mustWriter(nil), root.Split("writer").SplitN(uint64(i))
+		wg.Go(func() {
+			for n := 0; more(n); {
+				counted, err := b.count(w, r, keys)
+				if err == nil {
+					n++
+					count(counted)
+				} else if !retry(0, err) {
+					return
+				}
+			}
+		})
+	}
+	r := root.Split("server")
+	wg.Go(func() {
+		for n := 0; more(n); {
+			var writes []Write
+			var proofs []index.Proof
+			var counted []uint64
+			var err error
+			for k := 1000 * r.Uint64n(keys); len(writes) < 1+r.Intn(3) && err == nil; k += 1000 {
+				var row0 []uint64
+				var p index.Proof
+				if row0, p, err = b.s.Lookup(k); err == nil {
+					v := uint64(1)
+					if row0 != nil {
+						v = row0[0] + 1
+					}
+					writes, proofs, counted = append(writes, Write{Key: k, Row: row(v), Hint: p.Addr}), append(proofs, p), append(counted, k)
+				}
+			}
+			runtime.Gosched() // for writers that change what it has read
+			if err == nil {
+				err = b.s.Commit(writes, proofs)
+			}
+			if err == nil {
+				n++
+				count(counted)
+			} else if !retry(1, err) {
+				return
+			}
+		}
+	})
+	wg.Wait()
+	b.same("the end", 0, b.rows(), want)
+	t.Logf("writers found leaves held or changed %d times, the server %d times", met[0].Load(), met[1].Load())
+}
+
+// Leaves that have become empty are taken out, readers find their way, and the memory serves
+// again.
+func TestEmptyLeavesAreUnlinked(t *testing.T) {
+	b := newBed(t, Options{RowWords: 2, SlotsPerLeaf: 8}, inproc.Options{})
+	const rows = 2000
+	for k := range uint64(rows) {
+		b.check(b.s.Load(10*k, row(k)))
+	}
+	b.train()
+	r, w := b.reader(), b.mustWriter(nil)
+	full, size := b.s.leaves.Load(), b.region().Size()
+	for round := range uint64(4) {
+		kept := func(k uint64) bool { return k%100 == round }
+		for k := range uint64(rows) {
+			if !kept(k) {
+				res, _, _ := r.lookup(10 * k)
+				b.check(w.Commit(b.ctx, []Write{{Key: 10 * k, Hint: res.Hint}}, nil))
+			}
+		}
+		b.train()
+		if n := b.s.leaves.Load(); n > rows/100*2+1 {
+			t.Fatalf("round %d: %d of %d leaves are left for %d rows", round, n, full, rows/100)
+		}
+		for k := range uint64(rows) { // with models of the leaves that were there before
+			if res, _, _ := r.lookup(10 * k); res.Status == index.Fallback {
+				r.refresh()
+			} else if (res.Status == index.Found) != kept(k) || res.Status != index.Found && res.Status != index.NotFound {
+				t.Fatalf("round %d, key %d: %v", round, 10*k, res.Status)
+			}
+		}
+		r.refresh()
+		want := map[uint64]uint64{}
+		for k := range uint64(rows) {
+			if kept(k) {
+				want[10*k] = k
+			}
+		}
+		b.same("round", round, b.rows(), want)
+		for k := range uint64(rows) {
+			if len(w.spares) < 2 {
+				more, err := b.s.Extend(w.o.Owner)
+				b.check(err)
+				w.Supply(more)
+			}
+			res, _, _ := r.lookup(10 * k)
+			b.check(w.Commit(b.ctx, []Write{{Key: 10 * k, Row: row(k), Hint: res.Hint}}, nil))
+		}
+		b.train()
+		r.refresh()
+	}
+	if n := b.region().Size(); n > 2*size {
+		t.Errorf("the region has grown from %d to %d bytes", size, n)
+	}
+	if err := b.s.trainer.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// patience is how long a writer tries to change a leaf.
+const patience = 20 * time.Second
+
+// Leaves become empty and are taken out beside writers and readers. A row that nobody removes is
+// found at any time, and at the end each writer has what it wrote last.
+func TestUnlinkBesideWriters(t *testing.T) {
+	seed := testseed.Of(t)
+	b := newBed(t, small, inproc.Options{Seed: seed, Faults: inproc.Faults{Defer: 0.2, Pause: 0.2, Scramble: 0.3}})
+	const writers, stable, each = 2, 40, 30
+	for k := range uint64(stable) {
+		b.check(b.s.Load(1000*k, row(1)))
+	}
+	b.train()
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	root := rng.New(seed)
+	finals := make([]map[uint64]uint64, writers)
+	for i := range uint64(writers) {
+		w, rg := b.mustWriter(nil), root.Split("writer").SplitN(i)
+		finals[i] = map[uint64]uint64{}
+		wg.Go(func() {
+			filled := []uint64{1 + i*500, 1 + i*500}
+			for n := uint64(0); !stop.Load() && !t.Failed(); n++ {
+				// It fills one of its ranges, and empties the one before the last.
+				filled = append(filled, 1000*rg.Uint64n(stable)+1+i*500)
+				at, from := filled[2], filled[0]
+				filled = filled[1:]
+				for j := range uint64(each) {
+					for _, x := range []Write{{Key: from + j}, {Key: at + j, Row: row(n)}} {
+						if len(w.spares) < 2 {
+							more, err := b.s.Extend(w.o.Owner)
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							w.Supply(more)
+						}
+						err := index.ErrLocked
+						for begin := time.Now(); (errors.Is(err, index.ErrLocked) || errors.Is(err, ErrChanged)) && time.Since(begin) < patience; {
+							err = w.Commit(b.ctx, []Write{x}, nil)
+							runtime.Gosched()
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if delete(finals[i], x.Key); x.Row != nil {
+							finals[i][x.Key] = n
+						}
+					}
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for !stop.Load() {
+			b.clock.Advance(time.Millisecond)
+			b.s.Maintain(b.clock.Now())
+		}
+	})
+	r, rg := b.reader(), root.Split("reader")
+	for begin, found := time.Now(), 0; (found < 2000 || b.s.unlinks.Load() < 10 || time.Since(begin) < 500*time.Millisecond) && !t.Failed(); {
+		if b.ctx.Err() != nil {
+			t.Fatalf("%d rows were found, and %d leaves taken out", found, b.s.unlinks.Load())
+		}
+		k := 1000 * rg.Uint64n(stable)
+		switch res, _, _ := r.lookup(k); res.Status {
+		case index.Found:
+			found++
+		case index.NotFound, index.Failed:
+			t.Errorf("key %d, which nobody removes: %v, %v", k, res.Status, res.Err)
+		}
+		if r.c.Stale() {
+			b.check(r.c.Maintain(b.ctx, r.conn))
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	want := map[uint64]uint64{}
+	for k := range uint64(stable) {
+		want[1000*k] = 1
+	}
+	for _, f := range finals {
+		for k, v := range f {
+			want[k] = v
+		}
+	}
+	b.same("the end", 0, b.rows(), want)
+	t.Logf("%d leaves were taken out", b.s.unlinks.Load())
+}
