@@ -205,8 +205,12 @@ func greet(ctx context.Context, dial func(context.Context, string) (rdma.Conn, e
 
 // helloOf asks for a server's hello, again and again until all other servers know it.
 func helloOf(ctx context.Context, c rdma.Conn) (*wire.Hello, error) {
-	for began := time.Now(); ; {
+	began, unmet := time.Now(), false
+	for {
 		resp, err := rdma.Call(ctx, c, []byte{byte(wire.OpHello)}, nil)
+		if err != nil && unmet && ctx.Err() != nil {
+			return nil, fmt.Errorf("%w: %w", errUnmet, err)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -216,6 +220,7 @@ func helloOf(ctx context.Context, c rdma.Conn) (*wire.Hello, error) {
 		} else if time.Since(began) > unmetMax {
 			return nil, fmt.Errorf("%w: %s", errUnmet, h.Unmet)
 		}
+		unmet = true
 		select {
 		case <-time.After(unmetPoll):
 		case <-ctx.Done():
