@@ -687,6 +687,63 @@ func TestReports(t *testing.T) {
 	}
 }
 
+// A transaction that is refused when it has locked leaves leaves none locked.
+func TestRefusedTransactionsLockNothing(t *testing.T) {
+	b := newBed(t, small, inproc.Options{})
+	for k := range uint64(12) {
+		b.check(b.s.Load(10*k, row(k)))
+	}
+	for k := range uint64(1600) {
+		b.check(b.s.Load(1000+k, row(k)))
+	}
+	w, other := b.mustWriter(nil), b.mustWriter(nil)
+	addr, m, err := w.read(b.ctx, 50, w.o.First)
+	b.check(err)
+	good := index.Proof{Addr: addr, Word: uint64(m.header())}
+	for _, x := range []struct {
+		name   string
+		proof  index.Proof
+		before func()
+		want   error
+	}{
+		{"a proof outside the region", index.Proof{Addr: 1 << 40, Word: 1}, nil, rdma.ErrAccess},
+		{"a proof that does not hold", index.Proof{Addr: addr, Word: good.Word + 1}, nil, ErrChanged},
+		{"an index to be opened again", good, func() { b.s.control().Store(fenceWord, 2) }, ErrFenced},
+	} {
+		if x.before != nil {
+			x.before()
+		}
+		if err := w.Commit(b.ctx, []Write{{Key: 0, Row: row(7)}, {Key: 110, Row: row(7)}}, []index.Proof{x.proof}); !errors.Is(err, x.want) {
+			t.Errorf("%s: %v, want %v", x.name, err, x.want)
+		}
+		b.s.control().Store(fenceWord, 1)
+		if rows := b.rows(); rows[0] != 0 || rows[110] != 11 { // which finds no lock either
+			t.Errorf("%s: rows %d and %d", x.name, rows[0], rows[110])
+		}
+		b.check(other.Commit(b.ctx, []Write{{Key: 0, Row: row(0)}, {Key: 110, Row: row(11)}}, nil))
+	}
+	if err := w.Commit(b.ctx, []Write{{Key: 0, Row: []uint64{1}}}, nil); !errors.Is(err, index.ErrRowSize) {
+		t.Errorf("a row of the wrong size: %v", err)
+	}
+	w.spares = nil
+	for k := uint64(1); k < 10; k++ {
+		if err = w.Commit(b.ctx, []Write{{Key: k, Row: row(k)}}, nil); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, ErrNoLeaf) {
+		t.Errorf("a split without a spare leaf: %v", err)
+	}
+	var writes []Write
+	for k := range uint64(300) {
+		writes = append(writes, Write{Key: 1000 + 4*k, Row: row(k + 1)}) // a leaf each
+	}
+	if err := w.Commit(b.ctx, writes, nil); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("a transaction of %d rows: %v", len(writes), err)
+	}
+	b.check(other.Commit(b.ctx, []Write{{Key: 110, Row: row(3)}}, nil))
+}
+
 // A transaction whose context ends while its requests are in flight closes its connection. The
 // server settles it as any other, and nothing of it happens later.
 func TestContextEndsInFlight(t *testing.T) {

@@ -204,10 +204,13 @@ func (w *Writer) lock(ctx context.Context, changes []change, proofs []index.Proo
 	w.hold(changes)
 	w.look(len(changes), proofs)
 	b.Read(w.o.Key, controlAddr+fenceWord*mem.WordBytes, w.control[:])
-	if err := w.do(ctx); err != nil {
+	err := w.do(ctx)
+	if errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, rdma.ErrClosed) {
 		return err
 	}
-	err := w.locked(changes, proofs)
+	if err == nil {
+		err = w.locked(changes, proofs)
+	} // else a request was refused, and others have taken effect
 	if err == nil {
 		return nil
 	}
