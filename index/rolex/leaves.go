@@ -15,25 +15,25 @@ func (l knownLeaf) before(m knownLeaf) bool { return l.low < m.low }
 // givenLeaf is a leaf that a writer was given for a split.
 type givenLeaf struct {
 	addr uint64
-	to   *writer
+	to   *record
 }
 
 // leaves are those of a server as its trainer sees them. Writers change them meanwhile: what
 // the trainer learns may be old, as models may be. Its lock is the server's, which keeps no
 // writer out.
-type leaves Server
+type leaves struct{ *Server }
 
 // Layout implements train.Leaves.
-func (s *leaves) Layout() leaf.Layout { return s.l.Layout }
+func (s leaves) Layout() leaf.Layout { return s.l.Layout }
 
 // First implements train.Leaves.
-func (s *leaves) First() uint64 { return s.first }
+func (s leaves) First() uint64 { return s.first }
 
 // Inner implements train.Leaves: there are no inner nodes.
-func (s *leaves) Inner() uint64 { return 0 }
+func (s leaves) Inner() uint64 { return 0 }
 
 // Leaves implements train.Leaves.
-func (s *leaves) Leaves() uint64 { return (*Server)(s).leaves.Load() }
+func (s leaves) Leaves() uint64 { return s.leaves.Load() }
 
 // pollAtOnce is how many leaves given to writers are looked at for each that the trainer would
 // tidy.
@@ -41,32 +41,40 @@ const pollAtOnce = 4
 
 // Tidy implements train.Leaves: it takes empty leaves out, and looks for leaves that writers
 // have made part of the index. A push by the writers, as in the paper, would be lost with them.
-func (s *leaves) Tidy(limit int) (worked bool) {
+func (s leaves) Tidy(limit int) (worked bool) {
 	for n := min(limit*pollAtOnce, len(s.given)); n > 0 && len(s.given) > 0; n-- {
 		if s.polled >= len(s.given) {
 			s.polled = 0
 		}
 		g := s.given[s.polled]
-		if (*Server)(s).header(g.addr).Dead() {
+		if s.header(g.addr).Dead() {
 			s.polled++
+			continue
+		}
+		if !s.discover(g.addr) {
+			s.polled++ // it is looked at again
 			continue
 		}
 		last := len(s.given) - 1
 		s.given[s.polled] = s.given[last]
 		s.given = s.given[:last]
-		(*Server)(s).discover(g.addr)
 		worked = true
 	}
-	return (*Server)(s).sweep(limit) || worked
+	return s.sweep(limit) || worked
 }
 
-// discover makes a leaf known that a writer has made part of the index.
-func (s *Server) discover(addr uint64) {
+// discover makes a leaf known that a writer has made part of the index. It returns false while
+// the leaf is being changed.
+func (s *Server) discover(addr uint64) bool {
 	m := image{s.l, make([]uint64, s.l.LeafWords)}
-	s.span(addr).CopyOut(m.w) // perhaps while it changes: then the fences may be old
-	if _, ok := s.l.View(m.w); ok {
+	h, ok := s.copy(m, addr)
+	if !ok || h.Dead() {
+		return false
+	}
+	if m.check(addr) == nil { // else a hostile writer has made it
 		s.learn(m, addr)
 	}
+	return true
 }
 
 // learn makes a leaf known that a split has made.
@@ -82,8 +90,8 @@ func (s *Server) learn(m image, addr uint64) {
 
 // Walk implements train.Leaves. It follows right links from the nearest leaf that is known, so
 // that it meets those that are not known yet.
-func (s *leaves) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
-	at := (*Server)(s).nearest(from.Num)
+func (s leaves) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
+	at := s.nearest(from.Num)
 	for steps := (s.end - s.l.leavesAt) / s.l.LeafBytes(); steps > 0; steps-- {
 		next, ok := s.after(at)
 		if !ok || next.low > from.Num {
@@ -97,10 +105,10 @@ func (s *leaves) Walk(from index.Key, f func(low index.Key, leaf uint64) bool) {
 
 // after returns the leaf on the right of another. ok is false at the end, and if what a writer
 // has left there is no leaf.
-func (s *leaves) after(l knownLeaf) (next knownLeaf, ok bool) {
-	p := (*Server)(s).span(l.addr)
+func (s leaves) after(l knownLeaf) (next knownLeaf, ok bool) {
+	p := s.span(l.addr)
 	addr := p.Load(leaf.RightWord)
-	q, ok := (*Server)(s).leafAt(addr)
+	q, ok := s.leafAt(addr)
 	if !ok || leaf.IsLast(p.Load(leaf.MetaWord)) {
 		return next, false
 	}
@@ -109,7 +117,7 @@ func (s *leaves) after(l knownLeaf) (next knownLeaf, ok bool) {
 }
 
 // Keys implements train.Leaves.
-func (s *leaves) Keys(addr uint64, dst []uint64) (words []uint64, prefix int, ok bool) {
+func (s leaves) Keys(addr uint64, dst []uint64) (words []uint64, prefix int, ok bool) {
 	m := image{s.l, make([]uint64, s.l.LeafWords)}
 	p, ok := s.region.Span(addr, s.l.LeafBytes()) // not leafAt: the caller has no lock
 	if !ok {

@@ -213,7 +213,7 @@ func (s *Server) sweep(limit int) (worked bool) {
 func (s *Server) unlink(l knownLeaf) bool {
 	left := s.nearest(l.low - 1)
 	for steps := 0; s.span(left.addr).Load(leaf.RightWord) != l.addr; steps++ {
-		next, ok := (*leaves)(s).after(left)
+		next, ok := leaves{s}.after(left)
 		if !ok || next.low >= l.low || steps == leftSteps {
 			return false
 		}

@@ -131,11 +131,7 @@ func TestEmptyLeavesAreUnlinked(t *testing.T) {
 		}
 		b.same("round", round, b.rows(), want)
 		for k := range uint64(rows) {
-			if len(w.spares) < 2 {
-				more, err := b.s.Extend(w.o.Owner)
-				b.check(err)
-				w.Supply(more)
-			}
+			b.check(b.supply(w, 2))
 			res, _, _ := r.lookup(10 * k)
 			b.check(w.Commit(b.ctx, []Write{{Key: 10 * k, Row: row(k), Hint: res.Hint}}, nil))
 		}
@@ -179,13 +175,9 @@ func TestUnlinkBesideWriters(t *testing.T) {
 				filled = filled[1:]
 				for j := range uint64(each) {
 					for _, x := range []Write{{Key: from + j}, {Key: at + j, Row: row(n)}} {
-						if len(w.spares) < 2 {
-							more, err := b.s.Extend(w.o.Owner)
-							if err != nil {
-								t.Error(err)
-								return
-							}
-							w.Supply(more)
+						if err := b.supply(w, 2); err != nil {
+							t.Error(err)
+							return
 						}
 						err := index.ErrLocked
 						for begin := time.Now(); (errors.Is(err, index.ErrLocked) || errors.Is(err, ErrChanged)) && time.Since(begin) < patience; {

@@ -177,11 +177,7 @@ func TestReadersFollowSplits(t *testing.T) {
 			} else {
 				t.Fatalf("key %d: %v", k, res.Status)
 			}
-			if len(w.spares) < 4 {
-				more, err := b.s.Extend(w.o.Owner)
-				b.check(err)
-				w.Supply(more)
-			}
+			b.check(b.supply(w, 4))
 			b.check(w.Commit(b.ctx, []Write{{Key: k, Row: row(k), Hint: hint}}, nil))
 			keys[k] = true
 			if res, _, _ := r.lookup(k); res.Status != index.Found || res.Row[0] != k {
@@ -227,13 +223,9 @@ func TestReadersBesideWriters(t *testing.T) {
 		w, rg := b.mustWriter(nil), root.Split("writer").SplitN(i)
 		wg.Go(func() {
 			for n := uint64(0); !stop.Load() && b.ctx.Err() == nil; n++ {
-				if len(w.spares) < 4 {
-					more, err := b.s.Extend(w.o.Owner)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					w.Supply(more)
+				if err := b.supply(w, 4); err != nil {
+					t.Error(err)
+					return
 				}
 				_, err := b.count(w, rg, keys)
 				if err == nil && n < 100 {

@@ -104,9 +104,17 @@ func (b *bed) writer(wrap func(rdma.Conn) rdma.Conn) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	spares, err := b.s.Extend(o.Owner)
+	return w, b.supply(w, 1)
+}
+
+// supply gives a writer leaves for splits if it has fewer than so many.
+func (b *bed) supply(w *Writer, least int) error {
+	if len(w.spares) >= least {
+		return nil
+	}
+	spares, err := b.s.Extend(w.o.Owner)
 	w.Supply(spares)
-	return w, err
+	return err
 }
 
 func (b *bed) mustWriter(wrap func(rdma.Conn) rdma.Conn) *Writer {
@@ -172,11 +180,7 @@ func TestAgainstModel(t *testing.T) {
 				}
 				writes = append(writes, x)
 			}
-			if len(w.spares) < 8 {
-				more, err := b.s.Extend(w.o.Owner)
-				b.check(err)
-				w.Supply(more)
-			}
+			b.check(b.supply(w, 8))
 			if err := w.Commit(b.ctx, writes, nil); err != nil {
 				t.Fatalf("commit %d: %v", i, err)
 			}
@@ -387,6 +391,27 @@ func (b *bed) stopAt(name string, at int, o Options, writes []Write, before, aft
 	return committed
 }
 
+// A writer stops in an intent that overwrites the one of its last transaction: that one stays
+// committed, the new one has not happened, and no intent is complete.
+func TestWriterStopsInItsSecondIntent(t *testing.T) {
+	b := stoppedBed(t, small)
+	s := &stopper{left: -1, stopped: make(chan struct{}), goOn: make(chan struct{})}
+	w := b.mustWriter(func(c rdma.Conn) rdma.Conn { s.Conn = c; return s })
+	b.check(w.Commit(b.ctx, []Write{{Key: 20, Row: row(7)}}, nil))
+	s.left = 1 + 6 // the lock, and the first words of the intent
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = w.Commit(b.ctx, []Write{{Key: 20, Row: row(8)}}, nil) }) // it ends with the connection
+	<-s.stopped
+	if committed, err := b.s.Settle(w.o.Owner); err != nil || committed != 0 {
+		t.Errorf("transaction %d has a complete intent, %v; want none", committed, err)
+	}
+	close(s.goOn)
+	wg.Wait()
+	if v := b.rows()[20]; v != 7 {
+		t.Errorf("the row is %d, want 7", v)
+	}
+}
+
 // Many writers count rows up, over a fabric that loses connections, reorders, and delivers
 // late. What has committed is counted once, and only that.
 func TestWritersUnderFaults(t *testing.T) {
@@ -469,13 +494,9 @@ func TestInsertsOfManyWriters(t *testing.T) {
 		w := b.mustWriter(nil)
 		wg.Go(func() {
 			for n := uint64(0); n < inserts && !t.Failed(); {
-				if len(w.spares) == 0 {
-					more, err := b.s.Extend(w.o.Owner)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					w.Supply(more)
+				if err := b.supply(w, 1); err != nil {
+					t.Error(err)
+					return
 				}
 				switch err := w.Commit(b.ctx, []Write{{Key: n*writers + i, Row: row(n)}}, nil); {
 				case err == nil:

@@ -69,7 +69,7 @@ type Server struct {
 	last    uint64 // the leaf that Load filled last
 	end     uint64 // of the leaves in use
 	spares  []uint64
-	writers map[Owner]*writer
+	writers map[Owner]*record
 	unused  []Owner // numbers that no header has
 	known   *btree.BTreeG[knownLeaf]
 	leaves  atomic.Uint64 // in known
@@ -79,11 +79,11 @@ type Server struct {
 	unlinks atomic.Uint64 // of empty leaves
 }
 
-// writer is what a server knows of a writer.
-type writer struct {
+// record is what a server knows of a writer.
+type record struct {
 	peer    rdma.PeerID
 	settled bool
-	intent  uint64 // the last transaction that committed, once it is settled
+	intent  uint64 // the transaction whose intent was complete, once it is settled
 
 	// A leaf that others wait for, what its header was, and since when.
 	awaited uint64
@@ -103,7 +103,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		l: l, o: o, region: o.Leaves, now: o.Clock.Or(clock.Now), root: root, end: l.leavesAt, writers: map[Owner]*writer{},
+		l: l, o: o, region: o.Leaves, now: o.Clock.Or(clock.Now), root: root, end: l.leavesAt, writers: map[Owner]*record{},
 		known: btree.NewG(32, knownLeaf.before),
 	}
 	for o := l.writers; o >= 1; o-- {
@@ -121,7 +121,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	s.leaves.Store(1)
 	s.control().Store(fenceWord, 1)
 	to := train.Options{
-		Arena: o.Arena, Mem: published, Root: root, Tree: (*leaves)(s), Family: o.Family,
+		Arena: o.Arena, Mem: published, Root: root, Tree: leaves{s}, Family: o.Family,
 		LeavesPerSubModel: cmp.Or(o.LeavesPerSubModel, 512), RetrainInterval: cmp.Or(o.RetrainInterval, 2*time.Millisecond),
 	}
 	s.trainer, err = train.New(to)
@@ -183,7 +183,7 @@ func (s *Server) put(m image, addr uint64, h Header) {
 	p.Store(block.HeaderWord, uint64(h))
 }
 
-// Load adds a row before there are writers. Keys in ascending order load fastest.
+// Load adds a row before there are readers and writers. Keys in ascending order load fastest.
 func (s *Server) Load(key uint64, row []uint64) error {
 	if len(row) != s.l.RowWords {
 		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), s.l.RowWords)
@@ -233,7 +233,7 @@ func (s *Server) Open(peer rdma.PeerID, key rdma.RKey) (Opened, error) {
 	o := s.unused[n-1]
 	s.unused = s.unused[:n-1]
 	s.region.MustSpan(s.l.slotAddr(o), slotBytes).Zero()
-	s.writers[o] = &writer{peer: peer}
+	s.writers[o] = &record{peer: peer}
 	return Opened{ID: s.l.ID, Owner: o, Key: key, Fence: s.control().Load(fenceWord), First: s.first}, nil
 }
 
@@ -294,10 +294,11 @@ func (s *Server) Gone(peer rdma.PeerID) {
 	}
 }
 
-// Settle ends a writer, and completes or undoes what it has begun. It returns the last of its
-// transactions that committed: all later ones have not happened. Forget makes the writer's
-// number free.
-func (s *Server) Settle(o Owner) (last uint64, err error) {
+// Settle ends a writer, and completes or undoes what it has begun. It returns the number of the
+// transaction whose intent is complete, 0 if there is none: an intent that was begun has
+// overwritten the one before. A transaction whose outcome its writer does not know has committed
+// if it is that one, and has not happened otherwise. Forget makes the writer's number free.
+func (s *Server) Settle(o Owner) (committed uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.writers[o]
@@ -310,7 +311,7 @@ func (s *Server) Settle(o Owner) (last uint64, err error) {
 	return w.intent, nil
 }
 
-func (s *Server) settle(o Owner, w *writer) {
+func (s *Server) settle(o Owner, w *record) {
 	s.o.Revoke(w.peer) // first: from here on nothing of the writer takes effect
 	slot := make([]uint64, slotWords)
 	s.region.MustSpan(s.l.slotAddr(o), slotBytes).CopyOut(slot)
@@ -326,7 +327,7 @@ func (s *Server) settle(o Owner, w *writer) {
 }
 
 // redo applies one leaf of a complete intent, unless that was done.
-func (s *Server) redo(o Owner, w *writer, l *intended) {
+func (s *Server) redo(o Owner, w *record, l *intended) {
 	p, ok := s.leafAt(l.addr)
 	if !ok {
 		return
@@ -369,24 +370,23 @@ func (s *Server) release(o Owner) {
 }
 
 // reclaim takes back the leaves that a writer has not used.
-func (s *Server) reclaim(w *writer) {
+func (s *Server) reclaim(w *record) {
 	s.given = slices.DeleteFunc(s.given, func(g givenLeaf) bool {
 		if g.to != w {
 			return false
 		}
 		if s.header(g.addr).Dead() {
 			s.spares = append(s.spares, g.addr)
-		} else {
-			s.discover(g.addr)
+			return true
 		}
-		return true
+		return s.discover(g.addr)
 	})
 	s.polled = 0
 }
 
 // gave reports whether a writer has a leaf that was not part of the index when it was last
 // looked at.
-func (s *Server) gave(w *writer, addr uint64) bool {
+func (s *Server) gave(w *record, addr uint64) bool {
 	return slices.Contains(s.given, givenLeaf{addr, w})
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Version of the handshake and of the layout of the shared segment. Both
 // sides must have the same.
-const wireVersion = 3
+const wireVersion = 4
 
 // messageBytes is the size of every control message. The socket keeps message
 // boundaries, so that a message of another size is malformed.

@@ -91,13 +91,13 @@ func (c *conn) pump() {
 		if wr.Op == rdma.OpRead {
 			return
 		}
-		c.send(b)
+		c.sendVerbs(b)
 	}
 }
 
-// send passes as many requests of b as fit to the agent, from w.at on: those up to the next
+// sendVerbs passes as many requests of b as fit to the agent, from w.at on: those up to the next
 // READ if b is ordered.
-func (c *conn) send(b *rdma.Batch) {
+func (c *conn) sendVerbs(b *rdma.Batch) {
 	w := &c.writes
 	c.mu.Lock()
 	defer c.mu.Unlock()

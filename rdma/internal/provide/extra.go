@@ -41,16 +41,16 @@ func (x *Extra) Add(k rdma.RKey, a rdma.Access) {
 }
 
 // CheckGrant refuses the grant of a region that does not exist, or to a peer that is not
-// connected or may not use regions.
-func (e *Endpoint) CheckGrant(peer rdma.PeerID, connected, uses bool, k rdma.RKey) error {
+// connected or may not have the access.
+func (e *Endpoint) CheckGrant(peer rdma.PeerID, connected, may bool, k rdma.RKey) error {
 	why := error(nil)
 	switch _, ok := e.Region(k); {
 	case !connected:
 		why = rdma.ErrPeerDown
 	case !ok:
 		why = fmt.Errorf("there is no region %d: %w", k, rdma.ErrAccess)
-	case !uses:
-		why = fmt.Errorf("the peer may not use regions: %w", rdma.ErrAccess)
+	case !may:
+		why = fmt.Errorf("the peer may not use regions so: %w", rdma.ErrAccess)
 	default:
 		return nil
 	}
