@@ -186,6 +186,11 @@ func TestReadersFollowSplits(t *testing.T) {
 		}
 		b.train()
 		r.refresh()
+		linked := uint64(0)
+		b.check(b.s.walk(func(uint64, image) error { linked++; return nil }))
+		if n := b.s.leaves.Load(); n != linked {
+			t.Fatalf("after training, %d leaves are known, and %d are there", n, linked)
+		}
 		sum := 0
 		for k := range keys {
 			res, rounds, _ := r.lookup(k)
@@ -194,7 +199,7 @@ func TestReadersFollowSplits(t *testing.T) {
 			}
 			sum += rounds
 		}
-		if sum > len(keys)+len(keys)/30 { // a few keys are a leaf beside the predicted one
+		if sum > len(keys)+len(keys)/60 { // a few keys are a leaf beside the predicted one
 			t.Errorf("after training, %d lookups cost %d rounds", len(keys), sum)
 		}
 	}

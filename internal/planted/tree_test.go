@@ -118,7 +118,7 @@ var treeBugs = []bug{
 			old:  "		if s.header(g.addr).Dead() {\n",
 			new:  "		if true {\n",
 		}},
-		caught: []test{{"index/rolex", "TestReadersFollowSplits", "after training"}},
+		caught: []test{{"index/rolex", "TestReadersFollowSplits", "are known"}},
 	},
 	{
 		name: "RestoreFillsLeaves", why: "recovery fills leaves that loading had left room in",
