@@ -326,4 +326,49 @@ var treeBugs = []bug{
 		}},
 		caught: []test{{"index/learned/tree", "TestStepsOfSplits", "is absent|to be absent"}},
 	},
+	{
+		name: "TailsEndWithGeneration", why: "splits are not appended to the tail lists of a generation that was just replaced",
+		edits: []edit{{
+			file: "index/learned/train/trainer.go",
+			old:  "	if t.last != nil {\n",
+			new:  "	if t.last != nil && false {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestTailListsOutliveTheirGeneration", "fallback"}},
+	},
+	{
+		name: "ListWaitsForTraining", why: "a sub-model that has become hot gets its tail list when it is trained again",
+		edits: []edit{{
+			file: "index/learned/train/tail.go",
+			old:  "	if t.gen == nil {\n		return false\n	}\n	g, st",
+			new:  "	if t.gen != nil || t.gen == nil {\n		return false\n	}\n	g, st",
+		}},
+		caught: []test{{"index/learned/read", "TestHotSubModelsGetListsAtOnce", "right links to a leaf in the tail list|fallback"}},
+	},
+	{
+		name: "ListForgetsChases", why: "a client forgets the leaves that it has found by right links when their sub-model gets a tail list",
+		edits: []edit{{
+			file: "index/learned/read/tail.go",
+			old:  "	if old.tail == nil && s.model.HasTT() {\n",
+			new:  "	if old.tail == nil && s.tail == nil && s.model.HasTT() {\n",
+		}},
+		caught: []test{{"index/learned/read", "TestHotSubModelsGetListsAtOnce", "right links to a leaf that was known"}},
+	},
+	{
+		name: "ChainsOfSingleLeaves", why: "a scan READs the leaves of a chain of right links one by one",
+		edits: []edit{{
+			file: "index/learned/read/scan.go",
+			old:  "min(max(n, o.chases-1), o.guess)",
+			new:  "min(n, o.guess)",
+		}},
+		caught: []test{{"index/learned/read", "TestLongChainsTakeFewRounds", "rounds for|fallback"}},
+	},
+	{
+		name: "FullListIsPublished", why: "a generation is published with a tail list that has lost leaves which its models lack",
+		edits: []edit{{
+			file: "index/learned/train/trainer.go",
+			old:  "		if !t.trainAgain(now, lock) {\n",
+			new:  "		if true || !t.trainAgain(now, lock) {\n",
+		}},
+		caught: []test{{"index/learned/train", "TestFullListsAreNotPublished", "published with"}},
+	},
 }

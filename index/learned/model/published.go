@@ -238,6 +238,24 @@ func (r *Root) SubBody(dst []uint64, h *SubHead, start index.Key, s *SubModel) [
 	return dst
 }
 
+// WithTail appends the words of a sub-model's block to dst, as SubBody did, with the place
+// of a tail list, which the block b does not have. ok is false if b is no such block, which
+// begins at start.
+func (r *Root) WithTail(dst, b []uint64, start index.Key, at Tail) (body []uint64, ok bool) {
+	if len(b) < subHead || b[idWord] != tag(magicSub, r.Layout.ID) || b[subVersion]&tailBit != 0 {
+		return dst, false
+	}
+	_, from, ok := r.keys.head(b, start)
+	end := from + int(uint32(b[subVersion]))
+	if !ok || end > len(b) {
+		return dst, false
+	}
+	first := len(dst)
+	dst = append(append(dst, b[block.BodyWord:end]...), at.Addr, at.Next)
+	dst[first+subVersion-block.BodyWord] |= tailBit
+	return dst, true
+}
+
 // sub checks an accepted copy of a sub-model's block and decodes the model into s.
 // start is the key at which the sub-model must begin.
 func (r *Root) sub(start index.Key, b []uint64, s *SubModel) (h SubHead, err error) {

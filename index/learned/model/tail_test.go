@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,4 +102,25 @@ func FuzzTail(f *testing.F) {
 			root.TailEntryOf(words, 64, number, "prefix")
 		}
 	})
+}
+
+// TestWithTail: a block that gets a tail list is as if it had been made with one.
+func TestWithTail(t *testing.T) {
+	at := Tail{Addr: 1 << 20, Next: 77}
+	for _, kind := range []leaf.Kind{leaf.Inline, leaf.Strings} {
+		s := newSample(t, kind)
+		blocks := s.blocks()
+		b := blocks[len(blocks)-1]
+		got, ok := s.root.WithTail([]uint64{5}, b, s.starts[0], at)
+		s.head.Tail = at
+		if want := s.root.SubBody([]uint64{5}, &s.head, s.starts[0], &s.sub); !ok || !slices.Equal(got, want) {
+			t.Errorf("%v, %x, want %x", ok, got, want)
+		}
+		blocks = s.blocks()
+		for i, other := range [][]uint64{nil, b[:4], b[:8], blocks[0], blocks[len(blocks)-1]} {
+			if got, ok := s.root.WithTail(nil, other, s.starts[0], at); ok {
+				t.Errorf("block %d: %x", i, got)
+			}
+		}
+	}
 }

@@ -101,7 +101,8 @@ type scanOp struct {
 	consumed int
 	restarts int
 	stalls   int // rounds since the last leaf was consumed
-	chases   int
+	chases   int // right links followed since the last leaf was consumed
+	hops     int // those of them that cost a round
 	lefts    int
 	span     spanScan
 	busy     bool // a row was locked
@@ -235,7 +236,7 @@ func (o *scanOp) clear() {
 	r.Entries, r.Quick, r.Gaps = r.Entries[:0], r.Quick[:0], r.Gaps[:0]
 	r.Status, r.More, r.Rests, r.Err = 0, false, 0, nil
 	o.leaves, o.long = o.leaves[:0], false
-	o.at, o.consumed, o.stalls, o.chases, o.lefts, o.jumped, o.more = 0, 0, 0, 0, 0, 0, false
+	o.at, o.consumed, o.stalls, o.chases, o.hops, o.lefts, o.jumped, o.more = 0, 0, 0, 0, 0, 0, 0, false
 	o.span = spanScan{}
 	o.kind.clear()
 }
@@ -378,7 +379,9 @@ func (o *scanOp) readOn(alone bool, next *rdma.Batch) bool {
 		sub = o.here()
 	}
 	if o.linked && o.way == nil {
-		o.readGuessed(min(n, o.guess), next)
+		// The longer the chain of right links, the more leaves without rows of the range
+		// are likely to follow.
+		o.readGuessed(min(max(n, o.chases-1), o.guess), next)
 	}
 	o.askNews(sub, next)
 	return o.wait()
@@ -639,22 +642,27 @@ func (o *scanOp) chase(l *leafRead, next *rdma.Batch) action {
 		return endIf(o.wait())
 	}
 	if !ok && o.consumed == 0 && o.needsTT(o.chases) {
-		o.chases = 0
+		o.chases, o.hops = 0, 0
 		st, addr := o.translate(next)
 		return endIf(o.located(st, addr, next))
 	}
-	if o.chases++; o.chases > chasesMax {
-		if o.consumed == 0 {
-			o.kind.learn(o.held, l, o.pred.Leaf)
-		}
-		return endIf(o.fallback())
-	}
+	o.chases++
 	if ok {
 		o.want, o.linked, o.jumped = addr, false, addr
-		return goOn
+	} else {
+		o.n.chases.Add(1)
+		o.follow(l)
 	}
-	o.n.chases.Add(1)
-	o.follow(l)
+	// A chain of leaves that are next to each other in memory may be longer: few rounds
+	// READ it.
+	if !o.isRead(o.want, len(o.leaves)) {
+		if o.hops++; o.hops > chasesMax {
+			if o.consumed == 0 {
+				o.kind.learn(o.held, l, o.pred.Leaf)
+			}
+			return endIf(o.fallback())
+		}
+	}
 	return goOn
 }
 
@@ -695,7 +703,7 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 	}
 	o.consumed++
 	o.learnFill(l)
-	o.stalls, o.chases = 0, 0
+	o.stalls, o.chases, o.hops = 0, 0, 0
 	ends := o.kind.cover(l)
 	switch {
 	case ends || o.kind.full():
@@ -757,7 +765,8 @@ func (o *scanOp) follow(l *leafRead) {
 func (o *scanOp) forward(l *leafRead) action {
 	o.missed(o.sub)
 	l.state = readUsed
-	if o.chases++; o.chases > chasesMax {
+	o.chases++
+	if o.hops++; o.hops > chasesMax {
 		return endIf(o.fallback())
 	}
 	o.n.chases.Add(1)

@@ -18,7 +18,7 @@ const (
 	newsLeast = 64
 	newsMost  = 1024
 	// newsMax is how many READs of tail lists one operation may make.
-	newsMax = 6
+	newsMax = 8
 )
 
 // freshMax bounds the leaves in the patch of a sub-model with a tail list. From
@@ -103,7 +103,7 @@ func (s *heldSub) adopt(old *heldSub, h *cache) {
 	if old == nil {
 		return
 	}
-	if old.tail == nil && s.tail == nil && s.model.HasTT() {
+	if old.tail == nil && s.model.HasTT() {
 		s.adoptChased(old, h)
 		return
 	}

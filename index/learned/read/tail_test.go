@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"drtmx/index"
 	"drtmx/index/indextest"
@@ -17,20 +18,26 @@ import (
 // tailRig is an index whose upper end is hot: it has split too often between two
 // trainings. Rows have the keys of 0 to n-1.
 func tailRig(t *testing.T, o learned.Options, co Options) (g *rig, n uint64) {
-	g = newRig(t, o, co, inproc.Options{}, false)
-	if o.Strings {
-		g.text = func(k uint64) string { return strings.Repeat("user", 20) + fmt.Sprintf("%08d", k) }
-	}
-	for n = range uint64(1000) {
-		g.put(n, n)
-	}
+	g = newTailedRig(t, o, co, 1000)
 	g.train()
-	for ; n < 1400; n++ {
+	for n = 1000; n < 1400; n++ {
 		g.put(n, n)
 	}
 	g.train()
 	g.refresh()
 	return g, n
+}
+
+// newTailedRig is an index that is not trained, whose rows have the keys of 0 to n-1.
+func newTailedRig(t *testing.T, o learned.Options, co Options, n uint64) *rig {
+	g := newRig(t, o, co, inproc.Options{}, false)
+	if o.Strings {
+		g.text = func(k uint64) string { return strings.Repeat("user", 20) + fmt.Sprintf("%08d", k) }
+	}
+	for k := range n {
+		g.put(k, k)
+	}
+	return g
 }
 
 // eachTail runs f for both kinds of key.
@@ -109,6 +116,124 @@ func TestTailListsAreOfHotSubModels(t *testing.T) {
 	s := g.c.Stats()
 	if reads := s.Reads - before.Reads; s.Chases == before.Chases && get.(*getOp).news != nil || reads > n+n/20 {
 		t.Errorf("%d READs and %d right links for %d rows that the models know", reads, s.Chases-before.Chases, n)
+	}
+}
+
+// TestTailListsOutliveTheirGeneration: a client that does not know yet of a new generation
+// learns of new leaves from the lists of the old one.
+func TestTailListsOutliveTheirGeneration(t *testing.T) {
+	eachTail(t, func(t *testing.T, o learned.Options) {
+		g, n := tailRig(t, o, Options{})
+		d, get, scan := driver{conn: g.conn}, g.c.NewGet(), g.c.NewScan()
+		for old := g.s.Stats().Generations; g.s.Stats().Generations == old; {
+			for range 50 {
+				g.put(n, n)
+				n++
+			}
+			g.train()
+		}
+		for range 3 { // each round splits some 30 to 60 leaves
+			fresh := n
+			for ; n < fresh+230; n++ {
+				g.put(n, n)
+			}
+			before := g.c.Stats()
+			get.Start(g.at(n - 1))
+			d.run(get)
+			if res := get.Result(); res.Status != index.Found || res.Row[1] != n-1 {
+				t.Fatalf("key %d: %v %v", n-1, res.Status, res.Row)
+			}
+			scan.Start(g.at(n-20), g.at(n+5), 0)
+			d.run(scan)
+			if res := scan.Result(); res.Status != index.Found || len(res.Entries) != 20 {
+				t.Fatalf("%v, %d rows", res.Status, len(res.Entries))
+			}
+			if s := g.c.Stats(); s.Fallbacks > before.Fallbacks || s.Chases > before.Chases+3 {
+				t.Errorf("%d right links, %d fallbacks", s.Chases-before.Chases, s.Fallbacks-before.Fallbacks)
+			}
+		}
+	})
+}
+
+// TestHotSubModelsGetListsAtOnce: a sub-model that has become hot gets its tail list before
+// it is trained again, which may take long. The leaves that a client had found by right
+// links before stay known.
+func TestHotSubModelsGetListsAtOnce(t *testing.T) {
+	eachTail(t, func(t *testing.T, o learned.Options) {
+		o.RetrainInterval = time.Hour
+		g := newTailedRig(t, o, Options{}, 1000)
+		g.train()
+		g.refresh()
+		d, get := driver{conn: g.conn}, g.c.NewGet()
+		find := func(k uint64) (chases uint64) {
+			t.Helper()
+			before := g.c.Stats()
+			get.Start(g.at(k))
+			d.run(get)
+			if res := get.Result(); res.Status != index.Found || res.Row[1] != k {
+				t.Fatalf("key %d: %v %v", k, res.Status, res.Row)
+			}
+			return g.c.Stats().Chases - before.Chases
+		}
+		n := uint64(1000)
+		more := func(rows uint64) {
+			for end := n + rows; n < end; n++ {
+				g.put(n, n)
+			}
+		}
+		more(90) // 12 leaves or more
+		if find(n-1) == 0 {
+			t.Error("the models know leaves that were split off after the training")
+		}
+		more(90)
+		before := g.s.Stats()
+		for range 10 {
+			g.s.MaintainLazily(g.now, nil)
+		}
+		if s := g.s.Stats(); s.Retrains > before.Retrains || s.Generations > before.Generations {
+			t.Fatalf("%d sub-models trained again, %d generations", s.Retrains-before.Retrains, s.Generations-before.Generations)
+		}
+		g.refresh()
+		if chases := find(1089); chases > 1 {
+			t.Errorf("%d right links to a leaf that was known", chases)
+		}
+		more(230)
+		if chases := find(n - 1); chases > 3 {
+			t.Errorf("%d right links to a leaf in the tail list", chases)
+		}
+	})
+}
+
+// TestLongChainsTakeFewRounds: a client whose models lack dozens of leaves, and that has no
+// tail list, READs several leaves of ascending keys in a round. The keys rise at the end of
+// the index, or in the middle of a sub-model.
+func TestLongChainsTakeFewRounds(t *testing.T) {
+	for _, end := range []bool{true, false} {
+		g := newRig(t, learned.Options{RowWords: 2, SlotsPerLeaf: 8, LeavesPerSubModel: 1024}, Options{}, inproc.Options{}, false)
+		n := uint64(0)
+		for ; n < 1000; n++ {
+			g.put(n, n)
+			if !end {
+				g.put(1<<40+n, n)
+			}
+		}
+		g.train()
+		g.refresh()
+		for ; n < 1400; n++ { // 50 leaves
+			g.put(n, n)
+		}
+		d, scan := driver{conn: g.conn}, g.c.NewScan()
+		before := g.c.Stats()
+		scan.Start(g.at(n-5), g.at(n+5), 3)
+		d.run(scan)
+		if res := scan.Result(); res.Status != index.Found || len(res.Entries) != 3 {
+			t.Fatalf("%v, %d rows", res.Status, len(res.Entries))
+		}
+		s := g.c.Stats()
+		if links, rounds := s.Chases-before.Chases, s.Rounds-before.Rounds; links < 40 || rounds > 12 {
+			t.Errorf("%d rounds for %d right links", rounds, links)
+		}
+		t.Logf("%d rounds, %d READs, %d right links", s.Rounds-before.Rounds, s.Reads-before.Reads, s.Chases-before.Chases)
 	}
 }
 

@@ -20,7 +20,7 @@ func (t *Trainer) train(g *generation, i int, now time.Duration, lock sync.Locke
 	t.giveTail(g, i, lock)
 	lock.Lock()
 	st := &g.subs[i]
-	st.dirty, st.changes = false, 0 // a later split marks it again
+	st.dirty, st.changes, st.heated = false, 0, false // a later split marks it again
 	tail := st.tail.place()
 	st.from = tail.Next
 	var more bool
@@ -92,7 +92,7 @@ func (t *Trainer) point(g *generation, i int) {
 
 // publishNext publishes the directory of the next generation, and swaps the
 // root's pointer to it.
-func (t *Trainer) publishNext(lock sync.Locker) {
+func (t *Trainer) publishNext(now time.Duration, lock sync.Locker) {
 	g, old := t.next, t.gen
 	if err := t.publishDirectory(g); err != nil {
 		t.failures.Add(1)
@@ -115,8 +115,8 @@ func (t *Trainer) publishNext(lock sync.Locker) {
 	if old != nil {
 		for i := range old.subs {
 			t.drop(old.subs[i].blk)
-			t.dropTail(old.subs[i].tail)
 		}
+		t.keepTails(old, now, lock)
 		t.dropDirectory(old)
 	}
 	t.sum(g)

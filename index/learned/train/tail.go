@@ -2,6 +2,7 @@ package train
 
 import (
 	"sync"
+	"time"
 
 	"drtmx/index/learned/model"
 	"drtmx/internal/mem"
@@ -59,7 +60,7 @@ func (t *Trainer) giveTail(g *generation, i int, lock sync.Locker) {
 		return
 	}
 	lock.Lock()
-	hot := st.changes >= hotChanges
+	hot := st.hot()
 	if old, same := t.before(g, i); old != nil && old.tail != nil {
 		if same {
 			l = old.tail
@@ -79,6 +80,53 @@ func (t *Trainer) giveTail(g *generation, i int, lock sync.Locker) {
 	lock.Lock()
 	st.tail = l
 	lock.Unlock()
+}
+
+// listHot gives a tail list to a sub-model of the current generation that has become hot,
+// and publishes its block again with the list's place. Training it may take a hundred times
+// as long, and the trainer rests in proportion: where rows are suddenly appended in many
+// places, readers would follow a right link for each leaf until the last one is trained.
+func (t *Trainer) listHot(lock sync.Locker) bool {
+	if t.gen == nil {
+		return false
+	}
+	g, st, l := t.gen, (*subState)(nil), (*tail)(nil)
+	lock.Lock()
+	i, some := len(g.hot)-1, len(g.hot) > 0
+	if some {
+		i, g.hot = g.hot[i], g.hot[:i]
+		st = &g.subs[i]
+		some = st.tail == nil && st.hot() // not if it was trained meanwhile
+	}
+	lock.Unlock()
+	if !some {
+		return false
+	}
+	if l = t.newTail(); l == nil {
+		return false
+	}
+	old := st.blk
+	b := make([]uint64, old.at.Words())
+	t.o.Arena.Span(old.at.Addr(), len(b)).CopyOut(b)
+	l.refs++
+	lock.Lock()
+	st.tail, st.from = l, l.next
+	place := l.place()
+	lock.Unlock()
+	body, ok := t.root.WithTail(t.words[:0], b, g.router.Start(i), place)
+	at, err := model.Pointer(0), error(nil)
+	if ok {
+		at, err = t.publish(body)
+	}
+	if !ok || err != nil {
+		return true // readers learn of the list by the next training
+	}
+	blk := &published{at: at, refs: 1, modelBytes: old.modelBytes + model.TailWords*mem.WordBytes, ttBytes: old.ttBytes}
+	t.account(st, st.quality, blk)
+	st.blk = blk
+	t.point(g, i)
+	t.drop(old)
+	return true
 }
 
 // before returns the sub-model of the current generation in which sub-model i of the
@@ -111,4 +159,68 @@ func (t *Trainer) dropTail(l *tail) {
 	if l.refs--; l.refs == 0 {
 		t.garbage = append(t.garbage, &published{at: model.NewPointer(l.addr, model.TailWords)})
 	}
+}
+
+// pastTails are the tail lists of the generation before the current one. Splits are
+// appended to them for a while: a reader learns of a new generation by its misses, and
+// needs some rounds to fetch it. Until then it finds new leaves as before, and not by a
+// chain of right links that grows with every split.
+type pastTails struct {
+	of    *generation
+	since time.Duration
+}
+
+// pastTailsFor is how long the lists of a generation outlive it, if the next one is not
+// replaced earlier. Readers that lack a generation notice in milliseconds if they read.
+const pastTailsFor = 10 * time.Second
+
+// keepTails takes over the tail lists of a generation that was just replaced.
+func (t *Trainer) keepTails(g *generation, now time.Duration, lock sync.Locker) {
+	t.dropPast(lock)
+	for i := range g.subs {
+		if g.subs[i].tail != nil {
+			lock.Lock()
+			t.last = &pastTails{of: g, since: now}
+			lock.Unlock()
+			return
+		}
+	}
+}
+
+// endPast drops the lists of the generation before the current one once it was replaced
+// long ago.
+func (t *Trainer) endPast(now time.Duration, lock sync.Locker) {
+	if t.last != nil && now-t.last.since >= pastTailsFor {
+		t.dropPast(lock)
+	}
+}
+
+func (t *Trainer) dropPast(lock sync.Locker) {
+	p := t.last
+	if p == nil {
+		return
+	}
+	lock.Lock()
+	t.last = nil
+	lock.Unlock()
+	for i := range p.of.subs {
+		t.dropTail(p.of.subs[i].tail)
+	}
+}
+
+// tell appends the leaf that a split has made to the lists of the generation before.
+func (t *Trainer) tell(p *pastTails, e *model.TailEntry) {
+	if g := p.of; e.Leaf != 0 {
+		for i, end := g.covering(e); i < end; i++ {
+			t.split(&g.subs[i], e)
+		}
+	}
+}
+
+// covering returns the sub-models, from i up to end, that have keys of a leaf.
+func (g *generation) covering(e *model.TailEntry) (i, end int) {
+	i = g.router.Route(e.Low)
+	for end = i + 1; end < len(g.subs) && !(e.Bounded && g.router.Start(end).Compare(e.High) >= 0); end++ {
+	}
+	return i, end
 }

@@ -79,6 +79,7 @@ type keyKind interface {
 // one turn, which is one bounded piece of the first of these that has work:
 //
 //	release     free blocks that no generation names any more: memory first
+//	listHot     give a tail list to a sub-model that has become hot
 //	retrain     train one sub-model of gen whose leaves have changed
 //	next        train one sub-model of the generation that will replace gen
 //	plan        collect fences, or cut one sub-model that has become too large
@@ -93,8 +94,8 @@ type keyKind interface {
 // and these are trained again once it is published.
 //
 // All fields but sums are used only in Maintain's goroutine, or under the caller's
-// lock if both Maintain and mutators use them: gen and next, and the dirty marks in
-// them.
+// lock if both Maintain and mutators use them: gen, next and last, and the dirty marks
+// in them.
 type Trainer struct {
 	o    Options
 	k    keyKind
@@ -104,6 +105,7 @@ type Trainer struct {
 
 	gen  *generation // published; nil before the first training
 	next *generation // being trained
+	last *pastTails  // of the generation that gen has replaced; nil if it had none
 	plan *planning   // a partition being chosen
 	turn bool        // alternates between the current and the next generation
 
@@ -133,9 +135,13 @@ type generation struct {
 	router model.KeyRouter
 	subs   []subState
 	dirty  []int // sub-models to be trained again, in the order they became so
+	hot    []int // sub-models that have become hot and have no tail list yet
 	leaves uint64
 	done   int // while in training: sub-models finished
-	behind int // one more than the sub-model with a tail list from which readers lack most; 0: none
+	// checked is how many sub-models need not be trained again before the generation is
+	// published: one pass over all, so that it is published however fast leaves split.
+	checked int
+	behind  int // one more than the hot sub-model from which readers lack most; 0: none
 }
 
 // subState is the server's knowledge of a sub-model.
@@ -147,6 +153,7 @@ type subState struct {
 	uncut   bool      // crowded or too large: it must be cut
 	hollow  bool      // no leaf begins in it
 	changes uint32    // since the last training; see hotChanges
+	heated  bool      // it is in generation.hot, or was since the last training
 	tail    *tail     // nil unless the sub-model is hot
 	from    uint64    // the number of the tail list's next entry at the last training
 	newest  index.Key // the low fence of the leaf that was split off last
@@ -189,10 +196,13 @@ func (t *Trainer) Changed(low, high index.Key, bounded bool, leaf uint64, rising
 			t.mark(g, &e)
 		}
 	}
+	if t.last != nil {
+		t.tell(t.last, &e)
+	}
 }
 
 func (t *Trainer) mark(g *generation, e *model.TailEntry) {
-	for i := g.router.Route(e.Low); ; {
+	for i, end := g.covering(e); i < end; i++ {
 		st := &g.subs[i]
 		if !st.dirty {
 			st.dirty = true
@@ -206,11 +216,12 @@ func (t *Trainer) mark(g *generation, e *model.TailEntry) {
 		if e.Rising {
 			st.changes += risingChanges - 1
 		}
-		if st.tail != nil && (g.behind == 0 || st.lacks() >= g.subs[g.behind-1].lacks()) {
-			g.behind = i + 1
+		if st.tail == nil && !st.heated && st.hot() {
+			st.heated = true
+			g.hot = append(g.hot, i)
 		}
-		if i++; i == len(g.subs) || e.Bounded && g.router.Start(i).Compare(e.High) >= 0 {
-			return
+		if st.hot() && (g.behind == 0 || st.lacks() >= g.subs[g.behind-1].lacks()) {
+			g.behind = i + 1
 		}
 	}
 }
@@ -262,9 +273,12 @@ func (t *Trainer) maintain(now time.Duration, lock sync.Locker, u urgency) (work
 	}
 	lock.Unlock()
 	t.note(pending)
+	t.endPast(now, lock)
 	t.turn = !t.turn
 	switch {
 	case t.release():
+		worked = true
+	case t.listHot(lock):
 		worked = true
 	case t.turn && t.retrain(now, lock, u):
 		worked = true
@@ -300,7 +314,9 @@ func (t *Trainer) note(pending int) {
 func (t *Trainer) trainNext(now time.Duration, lock sync.Locker) bool {
 	g := t.next
 	if g.done == len(g.subs) {
-		t.publishNext(lock)
+		if !t.trainAgain(now, lock) {
+			t.publishNext(now, lock)
+		}
 		return true
 	}
 	lock.Lock()
@@ -324,6 +340,36 @@ func (t *Trainer) trainNext(now time.Duration, lock sync.Locker) bool {
 	return true
 }
 
+// trainAgain trains a sub-model of the next generation again if its tail list has
+// become half full since, while the others were trained: a list that is full when readers
+// begin to use it has lost the leaves that they lack. It reports whether it did.
+func (t *Trainer) trainAgain(now time.Duration, lock sync.Locker) bool {
+	g := t.next
+	for ; g.checked < len(g.subs); g.checked++ {
+		st := &g.subs[g.checked]
+		lock.Lock()
+		full := st.tail != nil && !st.fresh(t.root.TailEntries())
+		lock.Unlock()
+		if !full {
+			continue
+		}
+		old := st.blk
+		st.blk = nil // not a published one
+		err := t.train(g, g.checked, now, lock)
+		if err == nil {
+			t.drop(old)
+			g.checked++
+			return true
+		}
+		lock.Lock()
+		st.blk, st.dirty = old, true
+		g.dirty = append(g.dirty, g.checked)
+		lock.Unlock()
+		st.uncut = st.uncut || !errors.Is(err, index.ErrFull)
+	}
+	return false
+}
+
 // shared makes sub-model i of the next generation share the block of the current one,
 // if that has the same keys, and reports whether it did. If its leaves have changed
 // since, the sub-model waits for its training as before: a generation that cuts a few
@@ -342,6 +388,9 @@ func (t *Trainer) shared(i int) bool {
 	}
 	g.subs[i] = old.subs[j]
 	g.subs[i].blk.refs++
+	if g.subs[i].heated && g.subs[i].tail == nil {
+		g.hot = append(g.hot, i)
+	}
 	if l := g.subs[i].tail; l != nil {
 		l.refs++
 	}
@@ -366,6 +415,9 @@ func (st *subState) fresh(entries uint64) bool {
 	return st.lacks() < fewChanges
 }
 
+// hot reports whether the sub-model has a tail list, or gets one when it is trained.
+func (st *subState) hot() bool { return st.tail != nil || st.changes >= hotChanges }
+
 // lacks returns how many changes readers lack from the sub-model's block: the splits, if
 // it has a tail list.
 func (st *subState) lacks() uint64 {
@@ -375,8 +427,9 @@ func (st *subState) lacks() uint64 {
 	return uint64(st.changes)
 }
 
-// Behind returns how many splits readers lack from the sub-model that lacks most of those
-// with a tail list; 0 if they lack little. Clients remember a bounded number of them.
+// Behind returns how many changes readers lack from the hot sub-model that lacks most; 0 if
+// they lack little. Clients remember a bounded number of them, and without a tail list they
+// find them by right links.
 func (t *Trainer) Behind(lock sync.Locker) uint64 {
 	if lock != nil {
 		lock.Lock()
@@ -392,8 +445,8 @@ func (t *Trainer) Behind(lock sync.Locker) uint64 {
 	return st.lacks()
 }
 
-// takeBehind removes the dirty sub-model with a tail list from which readers lack most,
-// and returns it. It returns -1 if they lack little, or if it has to rest.
+// takeBehind removes the hot sub-model from which readers lack most, if it is dirty, and
+// returns it. It returns -1 if they lack little, or if it has to rest.
 func (g *generation) takeBehind(now, rest time.Duration, entries uint64) int {
 	i := g.behind - 1
 	if i < 0 || !g.subs[i].dirty || g.subs[i].fresh(entries) || now-g.subs[i].trained < rest {
