@@ -165,6 +165,19 @@ func openDir(ctx context.Context, path string) (*runtimeDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDir, err)
 	}
+	for tries := 1; ; tries++ {
+		d, err := openOnce(ctx, path)
+		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) // a cluster that ended has removed it just now
+		if !gone || ctx.Err() != nil || tries == openTries {
+			return d, err
+		}
+	}
+}
+
+// openTries bounds the tries of openDir. Each but the first has met another cluster's end.
+const openTries = 1000
+
+func openOnce(ctx context.Context, path string) (*runtimeDir, error) {
 	if len(path) > dirBytesMax {
 		return nil, fmt.Errorf("%w: %s has %d bytes; with sockets in it, at most %d fit", ErrDir, path, len(path), dirBytesMax)
 	}

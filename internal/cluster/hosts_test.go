@@ -219,9 +219,10 @@ func TestHostsStartAgain(t *testing.T) {
 	if err := c.Err(); !errors.Is(err, ErrStopped) {
 		t.Errorf("the end of the cluster: %v", err)
 	}
-	if _, err := os.Stat(o.Dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the runtime directory: %v", err)
-	}
+	eventually(t, "the runtime directory goes", func() bool {
+		_, err := os.Stat(o.Dir)
+		return errors.Is(err, os.ErrNotExist)
+	})
 	h, err := openHosts(o.Size)
 	if err != nil {
 		t.Fatalf("the data directory is not given up: %v", err)
