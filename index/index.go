@@ -46,10 +46,23 @@ const (
 // rates.
 var _ [Quarantine - max(MaxCommitAge, 4*MaxProofAge/3) - 4*MaxLocationAge/3]struct{}
 
-// Proof is a word of the partition's region and the value that upholds an answer.
+// Proof is a word and the value that upholds an answer. The word is in the partition's region,
+// which has the number 0, or in a region that one index has for itself. The number is in the
+// upper 16 bits of Addr, so that no two words of a partition have the same.
 type Proof struct {
 	Addr uint64
 	Word uint64
+}
+
+// regionShift is above the bits of an address within a region.
+const regionShift = 48
+
+// InRegion returns the address of a proof from the number of a region and the address in it.
+func InRegion(region uint16, addr uint64) uint64 { return uint64(region)<<regionShift | addr }
+
+// RegionOf returns the number of the region of a proof's address, and the address in it.
+func RegionOf(addr uint64) (region uint16, in uint64) {
+	return uint16(addr >> regionShift), addr & (1<<regionShift - 1)
 }
 
 // Status is the outcome of a lookup or scan.

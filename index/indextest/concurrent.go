@@ -251,7 +251,7 @@ func (c *concurrentRun) readPoint(sess *Session, r *rng.Stream) error {
 	if err != nil {
 		return err
 	}
-	if res.Status == index.NotFound && uint64(res.Rests) < deleted {
+	if res.Status == index.NotFound && uint64(res.Rests) < deleted && !c.eng.Coarse {
 		return fmt.Errorf("key %v: absence rests on %d, and the key was deleted at %d", c.keys.key(i), res.Rests, deleted)
 	}
 	after := c.tracks[i].seq.Load()
@@ -310,10 +310,10 @@ func (c *concurrentRun) judge(i int, res *index.GetResult, csn, before, after ui
 		if i%roles == roleNever {
 			return fmt.Errorf("key %v was never inserted and is found", key)
 		}
-		if err := checkRow(key, res.Row, res.Header, c.shape()); err != nil {
+		if err := checkRow(&c.eng, key, res.Row, res.Header, c.shape()); err != nil {
 			return err
 		}
-		if uint64(res.Header.CSN()) < csn {
+		if got, ok := c.eng.versionOf(res.Row, res.Header); ok && uint64(got) < csn {
 			return fmt.Errorf("key %v: %v is older than version %d seen before", key, res.Header, csn)
 		}
 	case index.NotFound:
@@ -328,7 +328,7 @@ func (c *concurrentRun) judge(i int, res *index.GetResult, csn, before, after ui
 	if before != after || before%2 != 0 || c.tracks[i].csn.Load() != csn {
 		return nil
 	}
-	if found := res.Status == index.Found; found != (csn != 0) || found && uint64(res.Header.CSN()) != csn {
+	if found := res.Status == index.Found; found != (csn != 0) || found && !c.eng.isVersion(res.Row, res.Header, block.CSN(csn)) {
 		return fmt.Errorf("key %v rests at version %d; get says %v %v", key, csn, res.Status, res.Header)
 	}
 	return nil
@@ -396,7 +396,7 @@ func (c *concurrentRun) judgeScan(res *index.ScanResult, lo, hi, limit int, befo
 		if !ok || i < lo || i > hi || i <= last || i%roles == roleNever {
 			return 0, fmt.Errorf("row of key %v, which is foreign, out of range or out of order", en.Key)
 		}
-		if err := checkRow(en.Key, en.Row, en.Header, c.shape()); err != nil {
+		if err := checkRow(&c.eng, en.Key, en.Row, en.Header, c.shape()); err != nil {
 			return 0, err
 		}
 		there[i-lo], last = true, i

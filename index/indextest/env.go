@@ -30,6 +30,29 @@ type Engine struct {
 	Tick func(s index.Server)
 	// Strings says that the engine has string keys and rows of up to rowWords words.
 	Strings bool
+	// Coarse says that rows have no headers of their own: one word locks all rows of a leaf
+	// for one owner, and proves all of them and all gaps between them. There are no
+	// commit sequence numbers and no older versions, and rows that are locked and absent
+	// need no room in the leaf. The leaves may be in a region of their own; see Env.AddLeaves.
+	Coarse bool
+}
+
+// versionOf returns the version of a row that was found. ok is false if neither the row nor its
+// header tells.
+func (eng *Engine) versionOf(row []uint64, h block.Header) (csn block.CSN, ok bool) {
+	switch {
+	case !eng.Coarse:
+		return h.CSN(), true
+	case len(row) == 0:
+		return 0, false
+	}
+	return block.CSN(row[0]), true
+}
+
+// isVersion reports whether a row that was found may be that of a commit.
+func (eng *Engine) isVersion(row []uint64, h block.Header, csn block.CSN) bool {
+	got, ok := eng.versionOf(row, h)
+	return !ok || got == csn && (eng.Coarse || h == block.Present(csn))
 }
 
 // Variant is one kind of fabric and memory to run an engine on.
@@ -71,7 +94,11 @@ type Env struct {
 	RKey    rdma.RKey
 	InOrder bool
 	Seed    uint64
+	// Leaves is the region of the leaves, and LeavesKey its key, if AddLeaves was called.
+	Leaves    *mem.Region
+	LeavesKey rdma.RKey
 
+	most uint64 // bytes of a region
 	net  rdma.Provider
 	addr string
 	ep   rdma.Endpoint
@@ -89,7 +116,7 @@ func NewEnv(v Variant, seed uint64, maxBytes uint64) (*Env, error) {
 		return nil, err
 	}
 	e := &Env{
-		Locks: NewSharedLocks(), InOrder: v.inOrder(), Seed: seed, net: v.Provider,
+		Locks: NewSharedLocks(), InOrder: v.inOrder(), Seed: seed, net: v.Provider, most: maxBytes,
 	}
 	e.Arena = block.NewArena(r, block.ArenaOptions{
 		Checksums: v.Checksums, Tick: 1,
@@ -108,6 +135,40 @@ func NewEnv(v Variant, seed uint64, maxBytes uint64) (*Env, error) {
 	e.addr = e.ep.Addr()
 	e.RKey, err = e.ep.Register(r, rdma.AccessRead)
 	return e, err
+}
+
+// AddLeaves makes a region for the leaves of an index, whose words prove its answers.
+func (e *Env) AddLeaves() (err error) {
+	if e.Leaves, err = mem.New(mem.Options{MaxBytes: e.most, SegmentBytes: min(1<<20, e.most)}); err != nil {
+		return err
+	}
+	e.LeavesKey, err = e.ep.Register(e.Leaves, rdma.AccessRead)
+	return err
+}
+
+// word is a word that proves something.
+func (e *Env) word(addr uint64) uint64 {
+	if e.Leaves != nil {
+		_, addr = index.RegionOf(addr)
+		return e.Leaves.MustSpan(addr, mem.WordBytes).Load(0)
+	}
+	return e.Arena.Span(addr, 1).Load(0)
+}
+
+// proofKey is the key of the region of such words.
+func (e *Env) proofKey() rdma.RKey {
+	if e.Leaves != nil {
+		return e.LeavesKey
+	}
+	return e.RKey
+}
+
+// used is the memory in use.
+func (e *Env) used() uint64 {
+	if e.Leaves != nil {
+		return e.Arena.Used() + e.Leaves.Size()
+	}
+	return e.Arena.Used()
 }
 
 // Idle lets time pass for freed memory. Nobody may read the index meanwhile.

@@ -60,7 +60,7 @@ func (s shape) row(key index.Key, csn block.CSN) []uint64 {
 }
 
 // checkRow verifies that a row is whole and is the one of its key and header.
-func checkRow(key index.Key, row []uint64, h block.Header, s shape) error {
+func checkRow(eng *Engine, key index.Key, row []uint64, h block.Header, s shape) error {
 	if h.Locked() || h.IsAbsent() {
 		return fmt.Errorf("key %v: returned with header %v", key, h)
 	}
@@ -80,7 +80,7 @@ func checkRow(key index.Key, row []uint64, h block.Header, s shape) error {
 			return fmt.Errorf("key %v: word %d is not of version %d.%d: the row is torn or another key's", key, i, csn.Tick(), csn.Seq())
 		}
 	}
-	if h.CSN() != csn {
+	if !eng.isVersion(row, h, csn) {
 		return fmt.Errorf("key %v: header %v over the row of version %d.%d", key, h, csn.Tick(), csn.Seq())
 	}
 	return nil

@@ -227,7 +227,8 @@ func (s *Session) Valid(proofs []index.Proof) (bool, error) {
 	for t.more() {
 		var b rdma.Batch
 		for i, p := range proofs {
-			b.Read(s.e.RKey, p.Addr, words[i:i+1])
+			_, addr := index.RegionOf(p.Addr)
+			b.Read(s.e.proofKey(), addr, words[i:i+1])
 		}
 		err := rdma.Do(context.Background(), s.conn, &b)
 		if errors.Is(err, rdma.ErrPeerDown) {
@@ -252,7 +253,7 @@ func (s *Session) Valid(proofs []index.Proof) (bool, error) {
 // validNow is Valid without the fabric, for runs of a single thread.
 func (e *Env) validNow(proofs []index.Proof) bool {
 	for _, p := range proofs {
-		if e.Arena.Span(p.Addr, 1).Load(0) != p.Word || block.Header(p.Word).Locked() {
+		if e.word(p.Addr) != p.Word || block.Header(p.Word).Locked() {
 			return false
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"drtmx/index"
 	"drtmx/index/indextest"
 	"drtmx/index/learned/read"
-	"drtmx/internal/clock"
 )
 
 // engine enrols the package.
@@ -38,89 +37,10 @@ func engine(o Options, co read.Options) indextest.Engine {
 			}
 			co := co
 			co.InOrder, co.RowWords, co.Strings = inOrder, rowWords, o.Strings
-			return &withServer{read.New(root, e.RKey, co), last}, nil
+			return indextest.WithServer(read.New(root, e.RKey, co), last), nil
 		},
 		Tick: tick, Strings: o.Strings,
 	}
-}
-
-// withServer is a client whose operations, given up patience times in a row,
-// are done by the server, as a fallback is: the suite has only READs. Scans of
-// a thousand rows apart over a connection that keeps breaking need it too.
-type withServer struct {
-	*read.Client
-	s *Server
-}
-
-const patience = 20
-
-type getWithServer struct {
-	index.GetOp
-	s      *Server
-	key    index.Key
-	at     clock.Tick
-	gaveUp int
-}
-
-func (w *withServer) NewGet() index.GetOp { return &getWithServer{GetOp: w.Client.NewGet(), s: w.s} }
-
-func (g *getWithServer) Serve(a *index.Attempt) { g.GetOp.(index.Serving).Serve(a) }
-
-func (g *getWithServer) Start(key index.Key) { g.StartAt(key, 0) }
-
-func (g *getWithServer) StartAt(key index.Key, at clock.Tick) {
-	g.key, g.at = key, at
-	g.GetOp.StartAt(key, at)
-}
-
-func (g *getWithServer) Result() *index.GetResult {
-	r := g.GetOp.Result()
-	if r.Status != index.Fallback {
-		if r.Status != index.Failed {
-			g.gaveUp = 0
-		}
-	} else if g.gaveUp++; g.gaveUp > patience {
-		if *r = (index.GetResult{}); g.at != 0 {
-			g.s.LookupAt(g.key, g.at, r)
-		} else {
-			g.s.Lookup(g.key, r)
-		}
-	}
-	return r
-}
-
-type scanWithServer struct {
-	index.ScanOp
-	s      *Server
-	lo, hi index.Key
-	limit  int
-	at     clock.Tick
-	gaveUp int
-}
-
-func (w *withServer) NewScan() index.ScanOp {
-	return &scanWithServer{ScanOp: w.Client.NewScan(), s: w.s}
-}
-
-func (g *scanWithServer) Start(lo, hi index.Key, limit int) { g.StartAt(lo, hi, limit, 0) }
-
-func (g *scanWithServer) StartAt(lo, hi index.Key, limit int, at clock.Tick) {
-	g.lo, g.hi, g.limit, g.at = lo, hi, limit, at
-	g.ScanOp.StartAt(lo, hi, limit, at)
-}
-
-func (g *scanWithServer) Result() *index.ScanResult {
-	r := g.ScanOp.Result()
-	if r.Status != index.Fallback && r.Status != index.Failed {
-		g.gaveUp = 0
-	} else if g.gaveUp++; g.gaveUp > patience {
-		if g.at != 0 {
-			g.s.ScanAt(g.lo, g.hi, g.limit, g.at, r, nil)
-		} else {
-			g.s.Scan(g.lo, g.hi, g.limit, r, nil)
-		}
-	}
-	return r
 }
 
 // TestConformance runs the suite for rows inline and everything cached, a short

@@ -65,19 +65,20 @@ func TestServerCommitsBesideWriters(t *testing.T) {
 			var counted []uint64
 			var err error
 			for k := 1000 * r.Uint64n(keys); len(writes) < 1+r.Intn(3) && err == nil; k += 1000 {
-				var row0 []uint64
-				var p index.Proof
-				if row0, p, err = b.s.Lookup(k); err == nil {
-					v := uint64(1)
-					if row0 != nil {
-						v = row0[0] + 1
-					}
-					writes, proofs, counted = append(writes, Write{Key: k, Row: row(v), Hint: p.Addr}), append(proofs, p), append(counted, k)
+				res := b.s.Get(index.Num(k), nil)
+				if res.Status == index.Locked {
+					err = index.ErrLocked
+					continue
 				}
+				v := uint64(1)
+				if res.Status == index.Found {
+					v = res.Row[0] + 1
+				}
+				writes, proofs, counted = append(writes, Write{Key: k, Row: row(v), Hint: res.Hint}), append(proofs, res.Proofs...), append(counted, k)
 			}
 			runtime.Gosched() // for writers that change what it has read
 			if err == nil {
-				err = b.s.Commit(writes, proofs)
+				err = b.commit(writes, proofs)
 			}
 			if err == nil {
 				n++
@@ -92,13 +93,76 @@ func TestServerCommitsBesideWriters(t *testing.T) {
 	t.Logf("writers found leaves held or changed %d times, the server %d times", met[0].Load(), met[1].Load())
 }
 
+// A leaf has what a transaction of the data server has written, and its checksum, when it is not
+// held any more.
+func TestLeafIsWholeWhenReleased(t *testing.T) {
+	b := newBed(t, Options{RowWords: 2, SlotsPerLeaf: 8, Checksums: true}, inproc.Options{})
+	want, released := map[uint64]uint64{}, 0
+	b.s.o.Swap = func(addr, from, to uint64) bool {
+		p := b.s.span(addr)
+		if Header(from).Held() && !Header(to).Held() {
+			released++
+			m := image{b.s.l, make([]uint64, b.s.l.LeafWords)}
+			p.CopyOut(m.w)
+			m.w[0] = to
+			if err := m.check(addr); err != nil {
+				t.Error(err)
+			}
+			for k, v := range want {
+				if i := m.find(k); m.covers(k) && (i < 0 || m.row(i)[0] != v) {
+					t.Errorf("leaf %#x is released without row %d of key %d", addr, v, k)
+				}
+			}
+		}
+		return p.CompareAndSwap(0, from, to)
+	}
+	for n := range uint64(300) {
+		k := n * 7919 % 100
+		want[k] = n
+		b.check(b.commit([]Write{{Key: k, Row: row(n)}}, nil))
+	}
+	if released < 300 {
+		t.Errorf("%d leaves were released", released)
+	}
+	b.same("the end", 0, b.rows(), want)
+}
+
+// commit performs writes as a transaction of the data server, as a partition does.
+func (b *bed) commit(writes []Write, proofs []index.Proof) (err error) {
+	const owner = 1
+	held := make([]*index.Held, 0, len(writes))
+	defer func() {
+		for _, h := range held {
+			if err != nil {
+				b.s.Release(h)
+			}
+		}
+	}()
+	for _, x := range writes {
+		h, err := b.s.LockWrite(owner, index.Num(x.Key), x.Hint)
+		if err != nil {
+			return err
+		}
+		held = append(held, h)
+	}
+	for _, p := range proofs {
+		if !b.s.Holds(p, owner) {
+			return ErrChanged
+		}
+	}
+	for i, x := range writes {
+		b.s.Publish(held[i], x.Row, 0)
+	}
+	return nil
+}
+
 // Leaves that have become empty are taken out, readers find their way, and the memory serves
 // again.
 func TestEmptyLeavesAreUnlinked(t *testing.T) {
 	b := newBed(t, Options{RowWords: 2, SlotsPerLeaf: 8}, inproc.Options{})
 	const rows = 2000
 	for k := range uint64(rows) {
-		b.check(b.s.Load(10*k, row(k)))
+		b.check(b.s.Load(index.Num(10*k), row(k), 0))
 	}
 	b.train()
 	r, w := b.reader(), b.mustWriter(nil)
@@ -156,7 +220,7 @@ func TestUnlinkBesideWriters(t *testing.T) {
 	b := newBed(t, small, inproc.Options{Seed: seed, Faults: inproc.Faults{Defer: 0.2, Pause: 0.2, Scramble: 0.3}})
 	const writers, stable, each = 2, 40, 30
 	for k := range uint64(stable) {
-		b.check(b.s.Load(1000*k, row(1)))
+		b.check(b.s.Load(index.Num(1000*k), row(1), 0))
 	}
 	b.train()
 	var stop atomic.Bool

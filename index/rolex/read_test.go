@@ -96,7 +96,7 @@ func TestReadersFindRows(t *testing.T) {
 		b := newBed(t, Options{RowWords: 2, SlotsPerLeaf: 8}, fabric)
 		const rows = 2000
 		for k := range uint64(rows) {
-			b.check(b.s.Load(10*k, row(k)))
+			b.check(b.s.Load(index.Num(10*k), row(k), 0))
 		}
 		b.train()
 		r := b.reader()
@@ -161,7 +161,7 @@ func TestReadersFollowSplits(t *testing.T) {
 	b := newBed(t, Options{RowWords: 2, SlotsPerLeaf: 8}, inproc.Options{})
 	const rows = 1000
 	for k := range uint64(rows) {
-		b.check(b.s.Load(16*k, row(16*k)))
+		b.check(b.s.Load(index.Num(16*k), row(16*k), 0))
 	}
 	b.train()
 	r := b.reader()
@@ -218,7 +218,7 @@ func TestReadersBesideWriters(t *testing.T) {
 	b := newBed(t, small, inproc.Options{Seed: seed, Faults: inproc.Faults{Scramble: 0.5, Pause: 0.2, Defer: 0.2, Reorder: 0.3}})
 	const writers, keys = 2, 200
 	for k := range uint64(keys) {
-		b.check(b.s.Load(1000*k, row(1)))
+		b.check(b.s.Load(index.Num(1000*k), row(1), 0))
 	}
 	b.train()
 	var stop atomic.Bool
@@ -301,7 +301,7 @@ func TestSegmentsAreNoMultiplesOfLeaves(t *testing.T) {
 	}
 	const rows = 10000
 	for k := range uint64(rows) {
-		b.check(b.s.Load(k, []uint64{k, 0, 0, 0, 0}))
+		b.check(b.s.Load(index.Num(k), []uint64{k, 0, 0, 0, 0}, 0))
 	}
 	w := b.mustWriter(nil)
 	_, err := b.s.Settle(w.o.Owner)

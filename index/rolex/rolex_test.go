@@ -164,7 +164,7 @@ func TestAgainstModel(t *testing.T) {
 		model := map[uint64]uint64{}
 		for range 20 {
 			k := r.Uint64n(100)
-			b.check(b.s.Load(k, row(k)))
+			b.check(b.s.Load(index.Num(k), row(k), 0))
 			model[k] = k
 		}
 		w := b.mustWriter(nil)
@@ -213,7 +213,7 @@ func (b *bed) same(what string, i uint64, got, want map[uint64]uint64) {
 func TestExactCosts(t *testing.T) {
 	b := newBed(t, Options{RowWords: 2, SlotsPerLeaf: 8}, inproc.Options{})
 	for k := range uint64(8) {
-		b.check(b.s.Load(2*k, row(k)))
+		b.check(b.s.Load(index.Num(2*k), row(k), 0))
 	}
 	w := b.mustWriter(nil)
 	cost := func(what string, want rdma.Counters, writes ...Write) {
@@ -310,7 +310,7 @@ var steps = []struct {
 func stoppedBed(t testing.TB, o Options) *bed {
 	b := newBed(t, o, inproc.Options{})
 	for k := range uint64(12) {
-		b.check(b.s.Load(10*k, row(100+k)))
+		b.check(b.s.Load(index.Num(10*k), row(100+k), 0))
 	}
 	w := b.mustWriter(nil)
 	b.check(w.Commit(b.ctx, []Write{{Key: 60}}, nil)) // room for an insert
@@ -588,7 +588,7 @@ func TestSettleOfIdleWriters(t *testing.T) {
 func TestNoWriteSkew(t *testing.T) {
 	b := newBed(t, small, inproc.Options{Faults: inproc.Faults{Defer: 0.3, Pause: 0.3}, Seed: testseed.Of(t)})
 	for k := range uint64(12) {
-		b.check(b.s.Load(k, row(0)))
+		b.check(b.s.Load(index.Num(k), row(0), 0))
 	}
 	keys := [2]uint64{0, 11}
 	var taken [2]int
@@ -712,10 +712,10 @@ func TestReports(t *testing.T) {
 func TestRefusedTransactionsLockNothing(t *testing.T) {
 	b := newBed(t, small, inproc.Options{})
 	for k := range uint64(12) {
-		b.check(b.s.Load(10*k, row(k)))
+		b.check(b.s.Load(index.Num(10*k), row(k), 0))
 	}
 	for k := range uint64(1600) {
-		b.check(b.s.Load(1000+k, row(k)))
+		b.check(b.s.Load(index.Num(1000+k), row(k), 0))
 	}
 	w, other := b.mustWriter(nil), b.mustWriter(nil)
 	addr, m, err := w.read(b.ctx, 50, w.o.First)
@@ -777,7 +777,7 @@ func TestContextEndsInFlight(t *testing.T) {
 		{"while it applies", inproc.Latency{Write: 50 * time.Millisecond}, true},
 	} {
 		b := newBed(t, small, inproc.Options{Latency: x.latency})
-		b.check(b.s.Load(20, row(0)))
+		b.check(b.s.Load(index.Num(20), row(0), 0))
 		w := b.mustWriter(nil)
 		ctx, cancel := context.WithTimeout(b.ctx, 5*time.Millisecond)
 		err := w.Commit(ctx, []Write{{Key: 20, Row: row(1)}}, nil)
@@ -804,7 +804,7 @@ func TestContextEndsInFlight(t *testing.T) {
 func TestHostileIntents(t *testing.T) {
 	b := newBed(t, small, inproc.Options{})
 	for k := range uint64(12) {
-		b.check(b.s.Load(10*k, row(k)))
+		b.check(b.s.Load(index.Num(10*k), row(k), 0))
 	}
 	before := b.rows()
 	r := rng.New(testseed.Of(t))

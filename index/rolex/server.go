@@ -40,6 +40,10 @@ type ServerOptions struct {
 	// Revoke takes a peer's access: rdma.Endpoint's Revoke. It must not return while anything
 	// of the peer can take effect.
 	Revoke func(rdma.PeerID)
+	// Region is the number of that region in proofs; see index.Proof.
+	Region uint16
+	// Locks are the partition's shared locks; nil means that there are none.
+	Locks index.SharedLocks
 	// Clock measures leases; nil means clock.Now.
 	Clock clock.Source
 	// Swap, if set, changes the word at an address of Leaves from one value to another, and
@@ -54,8 +58,8 @@ type ServerOptions struct {
 	RetrainInterval time.Duration
 }
 
-// Server is the data server's half of an index. Its methods are safe for concurrent use, and
-// run beside writers except for Load and Rows.
+// Server is the data server's half of an index: it implements index.OrderedServer. Its methods
+// are safe for concurrent use, and run beside writers except for Load, Rows and Check.
 type Server struct {
 	l       *layout
 	o       ServerOptions
@@ -72,7 +76,10 @@ type Server struct {
 	writers map[Owner]*record
 	unused  []Owner // numbers that no header has
 	known   *btree.BTreeG[knownLeaf]
-	leaves  atomic.Uint64 // in known
+	leaves  atomic.Uint64       // in known
+	holds   map[uint64]*holding // leaves that the server's own transactions hold
+	helds   index.Helds
+	scratch image
 	given   []givenLeaf   // to writers, which may have made them part of the index
 	polled  int           // place in given
 	swept   uint64        // leaves up to this low fence were looked at
@@ -103,9 +110,10 @@ func NewServer(o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		l: l, o: o, region: o.Leaves, now: o.Clock.Or(clock.Now), root: root, end: l.leavesAt, writers: map[Owner]*record{},
+		l: l, o: o, region: o.Leaves, now: o.Clock.Or(clock.Now), root: root, end: l.leavesAt, writers: map[Owner]*record{}, holds: map[uint64]*holding{},
 		known: btree.NewG(32, knownLeaf.before),
 	}
+	s.scratch = image{l, make([]uint64, l.LeafWords)}
 	for o := l.writers; o >= 1; o-- {
 		s.unused = append(s.unused, Owner(o))
 	}
@@ -183,8 +191,10 @@ func (s *Server) put(m image, addr uint64, h Header) {
 	p.Store(block.HeaderWord, uint64(h))
 }
 
-// Load adds a row before there are readers and writers. Keys in ascending order load fastest.
-func (s *Server) Load(key uint64, row []uint64) error {
+// Load implements index.Server: it adds a row before there are readers and writers. The row
+// gets no header.
+func (s *Server) Load(at index.Key, row []uint64, _ block.Header) error {
+	key := at.Num
 	if len(row) != s.l.RowWords {
 		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), s.l.RowWords)
 	}
@@ -266,21 +276,25 @@ func (s *Server) Extend(o Owner) ([]Spare, error) {
 func (s *Server) Report(addr uint64, h Header) (settled bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.report(addr, h), nil
+}
+
+func (s *Server) report(addr uint64, h Header) (settled bool) {
 	if p, ok := s.leafAt(addr); !ok || !h.Held() || Header(p.Load(block.HeaderWord)) != h {
-		return false, nil // it is not held any more
+		return false // it is not held any more
 	}
 	w, now := s.writers[h.Owner()], s.now()
 	switch {
 	case w == nil || w.settled:
-		return false, nil
+		return false
 	case w.awaited == 0 || s.header(w.awaited) != w.header:
 		w.awaited, w.header, w.since = addr, h, now
-		return false, nil
+		return false
 	case now-w.since < WriterLease:
-		return false, nil
+		return false
 	}
 	s.settle(h.Owner(), w)
-	return true, nil
+	return true
 }
 
 // Gone settles the writers of a peer that has disconnected.
@@ -401,20 +415,20 @@ func (s *Server) Forget(o Owner) {
 }
 
 // walk calls f for the leaves from left to right. Writers may have written anything: walk
-// ends with an error after as many steps as there are leaves. The caller must be alone.
+// ends with an error after as many steps as there are leaves. No writer may be at work.
 func (s *Server) walk(f func(addr uint64, m image) error) error {
-	m := image{s.l, make([]uint64, s.l.LeafWords)}
 	low, addr := uint64(0), s.first
 	for steps := (s.end - s.l.leavesAt) / s.l.LeafBytes(); ; steps-- {
 		p, ok := s.leafAt(addr)
 		if steps == 0 || !ok {
 			return fmt.Errorf("%w: rolex: right links lead to %#x", index.ErrCorrupt, addr)
 		}
-		p.CopyOut(m.w)
-		if h := m.header(); h.Held() || h.Dead() {
-			return fmt.Errorf("%w: rolex: leaf %#x: %v", index.ErrCorrupt, addr, h)
-		}
-		if err := m.check(addr); err != nil {
+		m := s.scratch
+		if hd := s.holds[addr]; hd != nil {
+			m = hd.m
+		} else if p.CopyOut(m.w); m.header().Held() || m.header().Dead() {
+			return fmt.Errorf("%w: rolex: leaf %#x: %v", index.ErrCorrupt, addr, m.header())
+		} else if err := m.check(addr); err != nil {
 			return fmt.Errorf("%w: %w", index.ErrCorrupt, err)
 		}
 		if m.low() != low {

@@ -99,8 +99,8 @@ var readerBugs = []bug{
 		name: "ScanWithoutNextLeaf", why: "the leaf after the last row of a scan is not part of its proofs",
 		edits: []edit{{
 			file: "index/learned/read/scan.go",
-			old:  "	o.res.Gaps = append(o.res.Gaps, gapProof(&l.view, l.addr))\n",
-			new: `	o.res.Gaps = append(o.res.Gaps, gapProof(&l.view, l.addr))
+			old:  "	o.res.Gaps = append(o.res.Gaps, o.gapProof(&l.view, l.addr))\n",
+			new: `	o.res.Gaps = append(o.res.Gaps, o.gapProof(&l.view, l.addr))
 	if before > 0 && len(o.res.Entries) == before {
 		o.res.Quick, o.res.Gaps = o.res.Quick[:len(o.res.Quick)-1], o.res.Gaps[:len(o.res.Gaps)-1]
 	}

@@ -97,8 +97,8 @@ var treeBugs = []bug{
 		name: "UnlinkHoldsOneLeaf", why: "the data server takes out a leaf and does not hold the one on its left, which it changes",
 		edits: []edit{{
 			file: "index/rolex/own.go",
-			old:  "	if s.hold(changes) != nil {\n		return false\n	}\n	gone,",
-			new:  "	if s.hold(changes[:1]) != nil {\n		return false\n	}\n	gone,",
+			old:  "	if !s.take(changes) {\n		return false\n	}\n	gone,",
+			new:  "	if !s.take(changes[:1]) {\n		return false\n	}\n	gone,",
 		}},
 		caught: []test{{"index/rolex", "TestUnlinkBesideWriters", "checksum is wrong|changes all the time"}},
 	},
@@ -106,7 +106,7 @@ var treeBugs = []bug{
 		name: "RowsProveThemselves", why: "the word of a row proves it in a leaf that clients write, where only the header does",
 		edits: []edit{{
 			file: "index/learned/read/nativeget.go",
-			old:  "		return o.present(v.Row(i), block.Header(v.Header()), o.addr)\n",
+			old:  "		return o.present(v.Row(i), block.Header(v.Header()), o.proofAddr(o.addr))\n",
 			new:  "		return o.present(v.Row(i), block.Header(v.Head(i)), o.lay.HeadAddr(o.addr, i))\n",
 		}},
 		caught: []test{{"index/rolex", "TestReadersFindRows", "proofs"}},
@@ -370,5 +370,68 @@ var treeBugs = []bug{
 			new:  "		if true || !t.trainAgain(now, lock) {\n",
 		}},
 		caught: []test{{"index/learned/train", "TestFullListsAreNotPublished", "published with"}},
+	},
+	{
+		name: "LeafOfAnother", why: "a transaction of the data server locks rows in a leaf that another one holds",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "		case hd != nil && hd.owner != o:\n			return nil, index.ErrLocked\n",
+			new:  "		case hd != nil && hd.owner != o && false:\n			return nil, index.ErrLocked\n",
+		}},
+		caught: []test{{"index/rolex", "TestConformance/in-order/model", "LockWrite by"}},
+	},
+	{
+		name: "LeafIsSharedInVain", why: "a transaction of the data server changes a leaf that proves what a prepared one has read",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "&& s.o.Locks.SharedByOther(s.proof(addr, 0).Addr, o):",
+			new:  "&& s.o.Locks.SharedByOther(s.proof(addr, 0).Addr, o) && false:",
+		}},
+		caught: []test{{"index/rolex", "TestConformance/in-order/model", "is shared; LockWrite by another"}},
+	},
+	{
+		name: "ReleasedKeyStays", why: "a key that was locked, absent and released is a row of its leaf",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "	if !h.Existed {\n		hd.m.remove(h.Key.Num)\n	}\n",
+			new:  "",
+		}},
+		caught: []test{{"index/rolex", "TestConformance/in-order/model", "the row is [0-9]+, false"}},
+	},
+	{
+		name: "UnheldBeforeBody", why: "the data server lets go of a leaf before the leaf has what was changed",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "	hd.m.seal(hd.addr, to)\n",
+			new:  "	hd.m.seal(hd.addr, to)\n	s.swap(hd.addr, hd.was.hold(0), to)\n",
+		}},
+		caught: []test{{"index/rolex", "TestLeafIsWholeWhenReleased", "is released without row|checksum is wrong"}},
+	},
+	{
+		name: "RightHalfIsDead", why: "a link leads to the right half of a leaf before it is part of the index",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "	s.swap(addr, before, right.was.hold(0))\n",
+			new:  "",
+		}},
+		caught: []test{{"index/rolex", "TestConformance/in-order/model", "."}},
+	},
+	{
+		name: "LocksStayLeft", why: "locks of rows that a split moves still name the left half",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "		h.Addr, h.Home, h.Prev = s.proof(addr, 0).Addr, addr, block.Header(right.was)\n		right.locks",
+			new:  "		right.locks",
+		}},
+		caught: []test{{"index/rolex", "TestConformance/in-order/model", "."}},
+	},
+	{
+		name: "HeldLeafIsBusy", why: "a lookup READs a leaf that is held again and again, as if it was being changed",
+		edits: []edit{{
+			file: "index/learned/read/find.go",
+			old:  "	} else if h.Locked() && f.lay.Whole() {\n",
+			new:  "	} else if h.Locked() && f.lay.Whole() && false {\n",
+		}},
+		caught: []test{{"index/rolex", "TestConformance/in-order/locks", "rounds to lock"}},
 	},
 }

@@ -24,6 +24,8 @@ type Options struct {
 	// Leaves is the key of the region that has the leaves, if that is not the one that has
 	// the models.
 	Leaves rdma.RKey
+	// Region is the number of that region in proofs; see index.Proof.
+	Region uint16
 	// Cache says which part of the models is kept.
 	Cache
 }

@@ -346,6 +346,7 @@ const (
 	seeLeft                       // the key lies to the left
 	seeDead                       // no longer a leaf
 	seeBusy                       // being changed: READ it again
+	seeHeld                       // a lock on all that is in it
 	seeNowhere                    // not a leaf of this index, or no such address
 	seeDown                       // the peer is gone
 )
@@ -362,6 +363,8 @@ func (f *finder) judge(wr *rdma.WR) (leafVerdict, leaf.Leaf) {
 	}
 	if h := block.Header(wr.Buf[block.HeaderWord]); h == leaf.Free || h.IsAbsent() && !h.Locked() {
 		return seeDead, leaf.Leaf{}
+	} else if h.Locked() && f.lay.Whole() {
+		return seeHeld, leaf.Leaf{}
 	}
 	if block.Accept(wr.Buf, wr.Tail, wr.Addr, f.c.o.InOrder) != block.OK {
 		return seeBusy, leaf.Leaf{}
@@ -374,12 +377,15 @@ func (f *finder) judge(wr *rdma.WR) (leafVerdict, leaf.Leaf) {
 }
 
 // gapProof is the proof that a leaf has no rows but those in the copy.
-func gapProof(v *leaf.Leaf, addr uint64) index.Proof {
+func (f *finder) gapProof(v *leaf.Leaf, addr uint64) index.Proof {
 	if v.Whole() {
-		return index.Proof{Addr: addr, Word: v.Header()}
+		return index.Proof{Addr: f.proofAddr(addr), Word: v.Header()}
 	}
-	return index.Proof{Addr: leaf.GapAddr(addr), Word: v.Gap()}
+	return index.Proof{Addr: f.proofAddr(leaf.GapAddr(addr)), Word: v.Gap()}
 }
+
+// proofAddr is the address of a word of a leaf, in proofs.
+func (f *finder) proofAddr(addr uint64) uint64 { return index.InRegion(f.c.o.Region, addr) }
 
 // sideOf compares a native key with the fences of a leaf.
 func sideOf(v *leaf.Leaf, key uint64) leafVerdict {

@@ -123,7 +123,7 @@ func (c *Client) NewGet() index.GetOp {
 // Serve implements index.Serving.
 func (o *getOp) Serve(a *index.Attempt) { o.asks = a }
 
-// endsAtLock counts a row that was found locked, and reports whether the lookup ends.
+// endsAtLock counts a row or a leaf that was found locked, and reports whether the lookup ends.
 func (o *getOp) endsAtLock() bool {
 	o.locked++
 	return o.locked >= o.asks.LocksOr(lockedMax)
@@ -252,7 +252,10 @@ func (o *getOp) onLeaf(done, next *rdma.Batch) bool {
 		}
 	}
 	switch see {
-	case seeBusy:
+	case seeHeld, seeBusy:
+		if see == seeHeld && o.endsAtLock() {
+			return o.finish(index.Locked)
+		}
 		o.n.retries.Add(1)
 		return o.readLeaf(o.addr, next)
 	case seeDown:
@@ -320,7 +323,7 @@ func (o *getOp) elsewhere(see leafVerdict, next *rdma.Batch) bool {
 // absent ends a lookup that found no row in a leaf whose fences cover the key.
 func (o *getOp) absent() bool {
 	o.res.Rests = o.view.LastDelete()
-	o.proofs[0] = gapProof(&o.view, o.addr)
+	o.proofs[0] = o.gapProof(&o.view, o.addr)
 	o.res.Proofs = o.proofs[:]
 	return o.finish(index.NotFound)
 }

@@ -56,7 +56,7 @@ func (g *nativeGet) searchLeaf(next *rdma.Batch) bool {
 		return o.absent()
 	}
 	if o.lay.Whole() {
-		return o.present(v.Row(i), block.Header(v.Header()), o.addr)
+		return o.present(v.Row(i), block.Header(v.Header()), o.proofAddr(o.addr))
 	}
 	if o.lay.Kind != leaf.Inline {
 		g.one[0] = rowAt{v.Head(i), o.lay.RowBlockWords}

@@ -89,7 +89,7 @@ func (s *nativeScan) add(l *leafRead, order []byte) (more, ok bool) {
 		at := int(at)
 		h, addr := block.Header(heads[at]), o.lay.HeadAddr(l.addr, at)
 		if whole {
-			h, addr = block.Header(l.view.Header()), l.addr
+			h, addr = block.Header(l.view.Header()), o.proofAddr(l.addr)
 		} else if h.Locked() {
 			return false, false
 		} else {

@@ -39,7 +39,7 @@ type leafRead struct {
 	wr     int // in the batch under way
 	state  leafState
 	view   leaf.Leaf // if readOK
-	locked int       // how often a READ found a row of the range locked
+	locked int       // how often a READ found a row of the range locked, or the whole leaf
 	linked bool      // READ because a right link names the leaf
 	guess  bool      // READ only because of its address
 	// logical is the leaf's logical number, if it was READ for a span.
@@ -520,6 +520,9 @@ func (o *scanOp) onLeaves(done, next *rdma.Batch) bool {
 		case seeDown:
 			o.res.Err = done.WRs[l.wr].Status.Err()
 			return o.finish(index.Failed)
+		case seeHeld:
+			l.state = readBusy
+			l.locked++
 		case seeBusy:
 			l.state = readBusy
 		case seeDead:
@@ -605,6 +608,8 @@ func (o *scanOp) consume(next *rdma.Batch) action {
 		see = o.kind.side(l)
 	}
 	switch {
+	case l.state == readBusy && l.locked >= lockedMax:
+		return endIf(o.finish(index.Locked))
 	case l.state == readBusy:
 		o.n.retries.Add(1)
 		o.reread(l, next)
@@ -694,8 +699,8 @@ func (o *scanOp) take(l *leafRead, next *rdma.Batch) action {
 		o.reread(l, next)
 		return endIf(o.wait())
 	}
-	o.res.Quick = append(o.res.Quick, index.Proof{Addr: l.addr, Word: l.view.Header()})
-	o.res.Gaps = append(o.res.Gaps, gapProof(&l.view, l.addr))
+	o.res.Quick = append(o.res.Quick, index.Proof{Addr: o.proofAddr(l.addr), Word: l.view.Header()})
+	o.res.Gaps = append(o.res.Gaps, o.gapProof(&l.view, l.addr))
 	o.res.Rests = max(o.res.Rests, l.view.LastDelete())
 	l.state = readUsed
 	for o.at < len(o.leaves) && o.leaves[o.at].state == readUsed {
