@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"drtmx/internal/block"
@@ -370,6 +371,21 @@ type OrderedServer interface {
 	Scan(lo, hi Key, limit int, res *ScanResult, buf []uint64) []uint64
 	// ScanAt is Scan for the rows at the end of a tick, as in LookupAt.
 	ScanAt(lo, hi Key, limit int, at clock.Tick, res *ScanResult, buf []uint64) []uint64
+}
+
+// Maintainer is a Server with background work, such as training models. now is the time since
+// some fixed moment. lock keeps mutators out; it is taken for short sections, and may be nil if
+// the caller keeps mutators out. One goroutine at a time may be in these methods. Each call does
+// one bounded unit of work and reports whether there was any.
+type Maintainer interface {
+	// Maintain does what is due.
+	Maintain(now time.Duration, lock sync.Locker) (worked bool)
+	// MaintainAll does also what was done just before.
+	MaintainAll(now time.Duration, lock sync.Locker) (worked bool)
+	// MaintainLazily does first what readers lack most, and later what they lack little of.
+	MaintainLazily(now time.Duration, lock sync.Locker) (worked bool)
+	// Behind returns how many changes readers lack where they lack most, 0 if it is few.
+	Behind(lock sync.Locker) uint64
 }
 
 // ServerStats describe the memory of a server half.

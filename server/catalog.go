@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/index/learned"
 	"drtmx/internal/exec"
 	"drtmx/internal/placement"
 	"drtmx/internal/redo"
@@ -24,10 +23,10 @@ import (
 // hosted is an index of a partition.
 type hosted struct {
 	index.Server
-	def     *tables.Index
-	learned *learned.Server // nil for a hash index
-	demand  atomic.Uint32   // fallbacks of clients since the trainer's last turn
-	gaveUp  atomic.Uint64   // all fallbacks of clients
+	def    *tables.Index
+	trains index.Maintainer // nil if it has no background work
+	demand atomic.Uint32    // fallbacks of clients since the trainer's last turn
+	gaveUp atomic.Uint64    // all fallbacks of clients
 }
 
 // holdings are the indexes of a partition in one version of the catalogue.
@@ -35,7 +34,7 @@ type hosted struct {
 type holdings struct {
 	catalog *tables.Catalog
 	indexes []*hosted // by index number
-	trained []*hosted // the ordered ones
+	trained []*hosted // those with background work
 }
 
 // index returns an index of the present version.
@@ -59,7 +58,7 @@ func (p *partition) makeIndexes(c *tables.Catalog) error {
 			return fmt.Errorf("server: partition %d: index %s: %w", p.id, def.Name, err)
 		}
 		h := &hosted{Server: srv, def: def}
-		h.learned, _ = srv.(*learned.Server)
+		h.trains, _ = srv.(index.Maintainer)
 		p.spare = append(p.spare, h)
 	}
 	return nil
@@ -74,7 +73,7 @@ func (p *partition) use(c *tables.Catalog) {
 	n := len(c.Indexes) - len(was.indexes)
 	next := &holdings{catalog: c, indexes: append(slices.Clip(was.indexes), p.spare[:n]...), trained: slices.Clone(was.trained)}
 	for _, h := range p.spare[:n] {
-		if h.learned != nil {
+		if h.trains != nil {
 			next.trained = append(next.trained, h)
 		}
 	}

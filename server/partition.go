@@ -7,8 +7,7 @@ import (
 	"time"
 
 	"drtmx/index"
-	"drtmx/index/hash"
-	"drtmx/index/learned"
+	"drtmx/index/engine"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
@@ -100,12 +99,8 @@ const (
 
 func (p *partition) newIndex(ix *tables.Index) (index.Server, error) {
 	cfg := &p.srv.cfg
-	words := ix.RowBytes / mem.WordBytes
-	if !ix.Ordered {
-		return hash.NewServer(p.arena, hash.Options{Strings: ix.Strings, RowWords: words, Locks: p.writer.shared})
-	}
-	return learned.NewServer(p.arena, learned.Options{
-		Strings: ix.Strings, RowWords: words, Locks: p.writer.shared, Family: cfg.Family, Clock: p.clock.Now, SlotsPerLeaf: cfg.slots,
+	return engine.NewServer(engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes}, engine.ServerOptions{
+		Arena: p.arena, Locks: p.writer.shared, Clock: p.clock.Now, Family: cfg.Family, SlotsPerLeaf: cfg.slots,
 		PublishInner: cfg.PublishInner, LoadFill: ix.LoadFill(),
 	})
 }

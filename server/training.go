@@ -89,7 +89,7 @@ func (tn *training) train(n int) (worked bool) {
 }
 
 func (tn *training) trainOne(ix *hosted, n int) (worked bool) {
-	for i := 0; i < n && ix.learned.Maintain(time.Since(tn.since), &tn.p.mu); i++ {
+	for i := 0; i < n && ix.trains.Maintain(time.Since(tn.since), &tn.p.mu); i++ {
 		worked = true
 	}
 	return worked
@@ -101,7 +101,7 @@ func (tn *training) trainAll() {
 	tn.mu.Lock()
 	defer tn.mu.Unlock()
 	for _, ix := range tn.p.has.Load().trained {
-		for i := 0; i < trainAllUnits && ix.learned.MaintainAll(time.Since(tn.since), &tn.p.mu); i++ {
+		for i := 0; i < trainAllUnits && ix.trains.MaintainAll(time.Since(tn.since), &tn.p.mu); i++ {
 		}
 	}
 }
@@ -140,11 +140,11 @@ func (tn *training) trainLazily(trained []*hosted) (worked bool) {
 		var most *hosted
 		lacks := uint64(0)
 		for _, ix := range trained {
-			if n := ix.learned.Behind(&tn.p.mu); n > lacks {
+			if n := ix.trains.Behind(&tn.p.mu); n > lacks {
 				most, lacks = ix, n
 			}
 		}
-		if most != nil && most.learned.MaintainLazily(time.Since(tn.since), &tn.p.mu) {
+		if most != nil && most.trains.MaintainLazily(time.Since(tn.since), &tn.p.mu) {
 			spent = &tn.spent.behind
 			return true
 		}
@@ -152,7 +152,7 @@ func (tn *training) trainLazily(trained []*hosted) (worked bool) {
 	}
 	for range trained {
 		tn.turn++
-		if trained[tn.turn%len(trained)].learned.MaintainLazily(time.Since(tn.since), &tn.p.mu) {
+		if trained[tn.turn%len(trained)].trains.MaintainLazily(time.Since(tn.since), &tn.p.mu) {
 			return true
 		}
 	}

@@ -143,7 +143,10 @@ type Server struct {
 	trainer *train.Trainer
 }
 
-var _ index.OrderedServer = (*Server)(nil)
+var (
+	_ index.OrderedServer = (*Server)(nil)
+	_ index.Maintainer    = (*Server)(nil)
+)
 
 // NewServer makes an empty index in the arena's region.
 func NewServer(a *block.Arena, o Options) (*Server, error) {

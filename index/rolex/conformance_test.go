@@ -16,7 +16,7 @@ func engine() indextest.Engine {
 	tick := func(s index.Server) {
 		for range 8 {
 			now += 3 * time.Millisecond
-			s.(*Server).Maintain(now)
+			s.(*Server).Maintain(now, nil)
 		}
 	}
 	return indextest.Engine{

@@ -263,7 +263,7 @@ func TestUnlinkBesideWriters(t *testing.T) {
 	wg.Go(func() {
 		for !stop.Load() {
 			b.clock.Advance(time.Millisecond)
-			b.s.Maintain(b.clock.Now())
+			b.s.Maintain(b.clock.Now(), nil)
 		}
 	})
 	r, rg := b.reader(), root.Split("reader")

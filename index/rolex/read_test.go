@@ -51,7 +51,7 @@ func (b *bed) train() {
 	b.Helper()
 	for i, idle := 0, 0; idle < 20; i++ {
 		b.clock.Advance(10 * time.Millisecond)
-		if idle++; b.s.Maintain(b.clock.Now()) {
+		if idle++; b.s.Maintain(b.clock.Now(), nil) {
 			idle = 0
 		}
 		if i > 1<<16 {
@@ -246,7 +246,7 @@ func TestReadersBesideWriters(t *testing.T) {
 	wg.Go(func() {
 		for !stop.Load() {
 			b.clock.Advance(time.Millisecond)
-			b.s.Maintain(b.clock.Now())
+			b.s.Maintain(b.clock.Now(), nil)
 			time.Sleep(50 * time.Microsecond)
 		}
 	})

@@ -10,7 +10,10 @@ import (
 	"drtmx/internal/clock"
 )
 
-var _ index.OrderedServer = (*Server)(nil)
+var (
+	_ index.OrderedServer = (*Server)(nil)
+	_ index.Maintainer    = (*Server)(nil)
+)
 
 // Lookup implements index.Server. The header of an answer is that of the leaf, and so is its
 // proof. Locked means that the leaf is held.

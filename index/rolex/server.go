@@ -139,9 +139,24 @@ func NewServer(o ServerOptions) (*Server, error) {
 // Root is the address of the index's root block, in the arena's region.
 func (s *Server) Root() uint64 { return s.root }
 
-// Maintain does one bounded unit of background work, and reports whether there was any: see
-// train.Trainer.
-func (s *Server) Maintain(now time.Duration) (worked bool) { return s.trainer.Maintain(now, &s.mu) }
+// Maintain implements index.Maintainer. The index has its own lock, because writers are kept out
+// by none.
+func (s *Server) Maintain(now time.Duration, _ sync.Locker) (worked bool) {
+	return s.trainer.Maintain(now, &s.mu)
+}
+
+// MaintainAll implements index.Maintainer.
+func (s *Server) MaintainAll(now time.Duration, _ sync.Locker) (worked bool) {
+	return s.trainer.MaintainAll(now, &s.mu)
+}
+
+// MaintainLazily implements index.Maintainer.
+func (s *Server) MaintainLazily(now time.Duration, _ sync.Locker) (worked bool) {
+	return s.trainer.MaintainLazily(now, &s.mu)
+}
+
+// Behind implements index.Maintainer.
+func (s *Server) Behind(sync.Locker) uint64 { return s.trainer.Behind(&s.mu) }
 
 func (s *Server) control() mem.Span { return s.region.MustSpan(controlAddr, mem.LineBytes) }
 

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"drtmx/index"
-	"drtmx/index/hash"
-	"drtmx/index/learned/read"
+	"drtmx/index/engine"
+	"drtmx/internal/mem"
 	"drtmx/internal/placement"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -79,12 +79,8 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 }
 
 func newClient(cfg *Config, ix *tables.Index, root uint64, rkey rdma.RKey, inOrder bool) index.Client {
-	if ix.Ordered {
-		return read.New(root, rkey, read.Options{InOrder: inOrder, RowWords: ix.RowBytes / 8, Strings: ix.Strings, Cache: cfg.Cache})
-	}
-	return hash.NewClient(root, rkey, hash.ClientOptions{
-		InOrder: inOrder, LocationCacheEntries: max(cfg.LocationCache, 0),
-	})
+	return engine.NewClient(engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes}, root, rkey,
+		engine.ClientOptions{InOrder: inOrder, Cache: cfg.Cache, Locations: max(cfg.LocationCache, 0)})
 }
 
 // counts returns the sums of the counters of client halves over this life and earlier
