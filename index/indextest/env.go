@@ -32,8 +32,8 @@ type Engine struct {
 	Strings bool
 	// Coarse says that rows have no headers of their own: one word locks all rows of a leaf
 	// for one owner, and proves all of them and all gaps between them. There are no
-	// commit sequence numbers and no older versions, and rows that are locked and absent
-	// need no room in the leaf. The leaves may be in a region of their own; see Env.AddLeaves.
+	// commit sequence numbers and no older versions. The leaves may be in a region of
+	// their own; see Env.AddLeaves.
 	Coarse bool
 }
 

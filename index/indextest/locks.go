@@ -11,6 +11,19 @@ import (
 // locksKeys is the number of keys that CheckLocks loads.
 const locksKeys = 300
 
+// besideMost is how many of the keys one lock may lock, of an engine that locks leaves.
+const besideMost = 32
+
+// lockedBeside returns how many keys are locked.
+func lockedBeside(s index.Server, keys keyspace) (n int) {
+	for i := range locksKeys {
+		if s.Get(keys.key(i), nil).Status == index.Locked {
+			n++
+		}
+	}
+	return n
+}
+
 // CheckLocks looks up rows that are locked. A lookup ends at the lock at which its
 // attempt bounds it, in no more rounds than it takes if the row is not locked, and
 // remembers where the row is. Without a bound it READs the row again first.
@@ -90,6 +103,9 @@ func CheckLocks(eng Engine, v Variant, seed uint64) error {
 			last = rounds
 			if locks != 1 {
 				continue
+			}
+			if n := lockedBeside(s, keys); n > besideMost {
+				return fmt.Errorf("a lock of key %v locks %d of %d keys", key, n, locksKeys)
 			}
 			// The place of the row is still remembered.
 			s.Release(held)

@@ -3,6 +3,7 @@ package rolex
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"drtmx/index"
 	"drtmx/internal/block"
@@ -169,13 +170,9 @@ func (s *Server) splitHeld(hd *holding, key uint64) (*holding, error) {
 // unlock ends a lock, and returns its leaf.
 func (s *Server) unlock(h *index.Held) *holding {
 	hd := s.holds[h.Home]
-	for i, l := range hd.locks {
-		if l == h {
-			hd.locks = append(hd.locks[:i], hd.locks[i+1:]...)
-			return hd
-		}
-	}
-	panic(fmt.Sprintf("rolex: key %d is not locked", h.Key.Num))
+	i := slices.Index(hd.locks, h)
+	hd.locks = slices.Delete(hd.locks, i, i+1)
+	return hd
 }
 
 // unhold ends the hold of a leaf without locks.

@@ -20,7 +20,7 @@ type image struct {
 // usedHead is the word of a slot in use. The header of the leaf proves the row.
 var usedHead = uint64(block.Present(block.NewCSN(1, 1)))
 
-func (m image) clone() image { return image{m.l, append([]uint64(nil), m.w...)} }
+func (m image) clone() image { return image{m.l, slices.Clone(m.w)} }
 
 // blank makes the image an empty leaf with fences.
 func (m image) blank(low, high uint64, last bool, right uint64) {

@@ -100,8 +100,8 @@ func (s *Server) unlink(l knownLeaf) bool {
 		return false
 	}
 	changes := []change{
-		{addr: l.addr, was: b, will: image{s.l, append([]uint64(nil), b.w...)}},
-		{addr: left.addr, was: a, will: image{s.l, append([]uint64(nil), a.w...)}},
+		{addr: l.addr, was: b, will: b.clone()},
+		{addr: left.addr, was: a, will: a.clone()},
 	}
 	if !s.take(changes) {
 		return false
@@ -114,6 +114,9 @@ func (s *Server) unlink(l knownLeaf) bool {
 	gone.w[leaf.RightWord] = left.addr // where its keys are: see leaf.Layout's Forward
 	gone.w[block.HeaderWord] = uint64(dead(hb.Version() + 1))
 	s.finish(changes)
+	if s.o.Locks != nil { // who shares that a key is absent shares it in the leaf where it would be inserted now
+		s.o.Locks.Move(s.proof(l.addr, 0).Addr, s.proof(left.addr, 0).Addr)
+	}
 	s.known.Delete(l)
 	s.leaves.Add(^uint64(0))
 	s.unlinks.Add(1)

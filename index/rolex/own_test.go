@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/indextest"
 	"drtmx/internal/rng"
 	"drtmx/internal/testseed"
+	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 )
 
@@ -96,7 +98,10 @@ func TestServerCommitsBesideWriters(t *testing.T) {
 // A leaf has what a transaction of the data server has written, and its checksum, when it is not
 // held any more.
 func TestLeafIsWholeWhenReleased(t *testing.T) {
-	b := newBed(t, Options{RowWords: 2, SlotsPerLeaf: 8, Checksums: true}, inproc.Options{})
+	b := newBed(t, small, inproc.Options{Faults: inproc.Faults{Scramble: 1}})
+	if !b.s.l.checksums {
+		t.Fatal("the leaves have no checksums")
+	}
 	want, released := map[uint64]uint64{}, 0
 	b.s.o.Swap = func(addr, from, to uint64) bool {
 		p := b.s.span(addr)
@@ -154,6 +159,72 @@ func (b *bed) commit(writes []Write, proofs []index.Proof) (err error) {
 		b.s.Publish(held[i], x.Row, 0)
 	}
 	return nil
+}
+
+// A writer that is stopped with a lock keeps the data server from writing only until its lease
+// has ended.
+func TestServerWritesPastStoppedWriter(t *testing.T) {
+	b := stoppedBed(t, small)
+	s := &stopper{left: 1, stopped: make(chan struct{}), goOn: make(chan struct{})}
+	w := b.mustWriter(func(c rdma.Conn) rdma.Conn { s.Conn = c; return s })
+	var wg sync.WaitGroup
+	var err error
+	wg.Go(func() { err = w.Commit(b.ctx, []Write{{Key: 20, Row: row(1)}}, nil) })
+	<-s.stopped
+	for _, wait := range []time.Duration{0, WriterLease - 1} {
+		b.clock.Advance(wait)
+		if err := b.commit([]Write{{Key: 20, Row: row(2)}}, nil); !errors.Is(err, index.ErrLocked) {
+			t.Errorf("a commit on a leaf that is held: %v", err)
+		}
+	}
+	b.clock.Advance(1)
+	b.check(b.commit([]Write{{Key: 20, Row: row(2)}}, nil))
+	close(s.goOn)
+	if wg.Wait(); err == nil {
+		t.Error("the settled writer has committed")
+	}
+	if v := b.rows()[20]; v != 2 {
+		t.Errorf("key 20 has %d, want 2", v)
+	}
+}
+
+// Who shares the absence of a key keeps others from inserting it, also when the leaf that proved
+// it is taken out.
+func TestUnlinkKeepsSharedLocks(t *testing.T) {
+	b := newBed(t, small, inproc.Options{})
+	for k := range uint64(20) {
+		b.check(b.s.Load(index.Num(10*k), row(k), 0))
+	}
+	shared := indextest.NewSharedLocks()
+	b.s.o.Locks = shared
+	const reader, other, key = 7, 8, 105
+	leaf := b.s.Get(index.Num(key), nil).Hint
+	for k := range uint64(20) {
+		if b.s.Get(index.Num(10*k), nil).Hint == leaf {
+			h, err := b.s.LockWrite(other, index.Num(10*k), 0)
+			b.check(err)
+			b.s.PublishDelete(h, 0)
+		}
+	}
+	res := b.s.Get(index.Num(key), nil)
+	if res.Status != index.NotFound || res.Hint != leaf {
+		t.Fatalf("%v in leaf %#x, want %#x", res.Status, res.Hint, leaf)
+	}
+	shared.Share(res.Proofs[0].Addr, reader)
+	b.train()
+	if b.s.unlinks.Load() == 0 {
+		t.Fatal("the leaf was not taken out")
+	}
+	if _, err := b.s.LockWrite(other, index.Num(key), 0); !errors.Is(err, index.ErrLocked) {
+		t.Errorf("a key whose absence is shared was locked by another: %v", err)
+	}
+	h, err := b.s.LockWrite(reader, index.Num(key), 0)
+	b.check(err)
+	b.s.Release(h)
+	shared.Drop(reader)
+	h, err = b.s.LockWrite(other, index.Num(key), 0)
+	b.check(err)
+	b.s.Release(h)
 }
 
 // Leaves that have become empty are taken out, readers find their way, and the memory serves

@@ -78,7 +78,7 @@ func (l *layout) plan(from source, writes []Write) ([]change, error) {
 				return nil, err
 			}
 			i = len(changes)
-			changes = append(changes, change{addr: addr, was: m, will: image{l, slices.Clone(m.w)}})
+			changes = append(changes, change{addr: addr, was: m, will: m.clone()})
 		}
 		if x.Row == nil {
 			changes[i].will.remove(x.Key)
@@ -94,7 +94,7 @@ func (l *layout) plan(from source, writes []Write) ([]change, error) {
 		right := image{l, make([]uint64, l.LeafWords)}
 		changes[i].will.split(right, s.Addr, x.Key)
 		right.w[block.HeaderWord] = uint64(s.Header)
-		fresh := change{addr: s.Addr, was: image{l, slices.Clone(right.w)}, will: right, fresh: true}
+		fresh := change{addr: s.Addr, was: right.clone(), will: right, fresh: true}
 		if right.covers(x.Key) {
 			right.put(x.Key, x.Row)
 		} else {

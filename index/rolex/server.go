@@ -42,7 +42,8 @@ type ServerOptions struct {
 	Revoke func(rdma.PeerID)
 	// Region is the number of that region in proofs; see index.Proof.
 	Region uint16
-	// Locks are the partition's shared locks; nil means that there are none.
+	// Locks are the partition's shared locks; nil means that there are none. LockWrite and the
+	// locked sections of Maintain use them. They keep no writer out.
 	Locks index.SharedLocks
 	// Clock measures leases; nil means clock.Now.
 	Clock clock.Source
@@ -139,20 +140,41 @@ func NewServer(o ServerOptions) (*Server, error) {
 // Root is the address of the index's root block, in the arena's region.
 func (s *Server) Root() uint64 { return s.root }
 
-// Maintain implements index.Maintainer. The index has its own lock, because writers are kept out
-// by none.
-func (s *Server) Maintain(now time.Duration, _ sync.Locker) (worked bool) {
-	return s.trainer.Maintain(now, &s.mu)
+// Maintain implements index.Maintainer.
+func (s *Server) Maintain(now time.Duration, lock sync.Locker) (worked bool) {
+	return s.trainer.Maintain(now, s.within(lock))
 }
 
 // MaintainAll implements index.Maintainer.
-func (s *Server) MaintainAll(now time.Duration, _ sync.Locker) (worked bool) {
-	return s.trainer.MaintainAll(now, &s.mu)
+func (s *Server) MaintainAll(now time.Duration, lock sync.Locker) (worked bool) {
+	return s.trainer.MaintainAll(now, s.within(lock))
 }
 
 // MaintainLazily implements index.Maintainer.
-func (s *Server) MaintainLazily(now time.Duration, _ sync.Locker) (worked bool) {
-	return s.trainer.MaintainLazily(now, &s.mu)
+func (s *Server) MaintainLazily(now time.Duration, lock sync.Locker) (worked bool) {
+	return s.trainer.MaintainLazily(now, s.within(lock))
+}
+
+// within returns a lock that keeps out what lock does, among others who uses the shared locks,
+// and the methods of the server.
+func (s *Server) within(lock sync.Locker) sync.Locker {
+	if lock == nil {
+		return &s.mu
+	}
+	return locks{lock, &s.mu}
+}
+
+// locks are taken in their order.
+type locks [2]sync.Locker
+
+func (l locks) Lock() {
+	l[0].Lock()
+	l[1].Lock()
+}
+
+func (l locks) Unlock() {
+	l[1].Unlock()
+	l[0].Unlock()
 }
 
 // Behind implements index.Maintainer.

@@ -360,3 +360,27 @@ func FuzzDecodeInfo(f *testing.F) {
 		}
 	})
 }
+
+// TestDirIsTakenWhileItGoes: processes take the same new directory in turn, while the one before
+// removes it.
+func TestDirIsTakenWhileItGoes(t *testing.T) {
+	dir := filepath.Join(trialDir(t), "run")
+	var wg sync.WaitGroup
+	var taken [3]int
+	for i := range taken {
+		wg.Go(func() {
+			for range 200 {
+				switch d, err := openDir(t.Context(), dir); {
+				case err == nil:
+					taken[i]++
+					d.close()
+				case !errors.Is(err, ErrBusy):
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("taken %v times of 200", taken)
+}

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -306,28 +305,4 @@ func TestRuntimeDirsArePrivate(t *testing.T) {
 		defer p.release()
 		private(t, above, dir)
 	})
-}
-
-// TestDirIsTakenWhileItGoes: processes take the same new directory in turn, while the one before
-// removes it.
-func TestDirIsTakenWhileItGoes(t *testing.T) {
-	dir := filepath.Join(trialDir(t), "run")
-	var wg sync.WaitGroup
-	var taken [3]int
-	for i := range taken {
-		wg.Go(func() {
-			for range 200 {
-				switch d, err := openDir(t.Context(), dir); {
-				case err == nil:
-					taken[i]++
-					d.close()
-				case !errors.Is(err, ErrBusy):
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	t.Logf("taken %v times of 200", taken)
 }

@@ -426,6 +426,24 @@ var treeBugs = []bug{
 		caught: []test{{"index/rolex", "TestConformance/in-order/model", "."}},
 	},
 	{
+		name: "UnlinkForgetsShared", why: "what proves an absence is not shared any more when its leaf is taken out",
+		edits: []edit{{
+			file: "index/rolex/own.go",
+			old:  "	if s.o.Locks != nil { //",
+			new:  "	if s.o.Locks != nil && false { //",
+		}},
+		caught: []test{{"index/rolex", "TestUnlinkKeepsSharedLocks", "was locked by another"}},
+	},
+	{
+		name: "MeetingIsNoReport", why: "a writer that has stopped keeps the data server from writing a leaf for ever",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "ok && s.report(held.Leaf, held.Header) {",
+			new:  "ok && held == nil && s.report(held.Leaf, held.Header) {",
+		}},
+		caught: []test{{"index/rolex", "TestServerWritesPastStoppedWriter", "is held"}},
+	},
+	{
 		name: "HeldLeafIsBusy", why: "a lookup READs a leaf that is held again and again, as if it was being changed",
 		edits: []edit{{
 			file: "index/learned/read/find.go",

@@ -17,7 +17,9 @@ import (
 const (
 	newsLeast = 64
 	newsMost  = 1024
-	// newsMax is how many READs of tail lists one operation may make.
+	// newsMax is how many READs of tail lists one operation may make. If windows double
+	// from the least one on, a whole list takes six, and one more if it lies across the
+	// end of the ring.
 	newsMax = 8
 )
 
@@ -290,11 +292,14 @@ func (f *finder) decodeNews(done *rdma.Batch) {
 			n.entries = append(n.entries, patchLeaf{low: e.Low, high: e.High, bounded: e.Bounded, addr: e.Leaf, from: from, number: number, rising: e.Rising})
 		}
 	}
-	l.window.Store(int32(min(max(2*(next-n.from)+1, newsLeast/uint64(size)), newsMost/uint64(size))))
-	if next == n.from {
+	n.more = next-n.from == uint64(len(n.buf)/size)
+	window := min(max(2*(next-n.from)+1, newsLeast/uint64(size)), newsMost/uint64(size))
+	if n.more { // it may have been short only because the ring ends
+		window = max(window, uint64(l.window.Load()))
+	}
+	if l.window.Store(int32(window)); next == n.from {
 		return
 	}
-	n.more = next-n.from == uint64(len(n.buf)/size)
 	if newest >= n.from+laps { // the ring has wrapped: go on with the oldest entry that is left
 		next, n.more = max(newest-laps+1, next), true
 		slices.SortFunc(n.entries, func(a, b patchLeaf) int { return cmp.Compare(a.number, b.number) })

@@ -83,14 +83,14 @@ func (t *Trainer) giveTail(g *generation, i int, lock sync.Locker) {
 }
 
 // listHot gives a tail list to a sub-model of the current generation that has become hot,
-// and publishes its block again with the list's place. Training it may take a hundred times
-// as long, and the trainer rests in proportion: where rows are suddenly appended in many
-// places, readers would follow a right link for each leaf until the last one is trained.
+// and publishes its block again with the list's place. That copies a block; training fits a
+// model, and the trainer rests in proportion to its work: where rows are suddenly appended in
+// many places, readers would follow a right link for each leaf until the last one is trained.
 func (t *Trainer) listHot(lock sync.Locker) bool {
 	if t.gen == nil {
 		return false
 	}
-	g, st, l := t.gen, (*subState)(nil), (*tail)(nil)
+	g, st := t.gen, (*subState)(nil)
 	lock.Lock()
 	i, some := len(g.hot)-1, len(g.hot) > 0
 	if some {
@@ -102,7 +102,8 @@ func (t *Trainer) listHot(lock sync.Locker) bool {
 	if !some {
 		return false
 	}
-	if l = t.newTail(); l == nil {
+	l := t.newTail()
+	if l == nil {
 		return false
 	}
 	old := st.blk
@@ -171,7 +172,7 @@ type pastTails struct {
 }
 
 // pastTailsFor is how long the lists of a generation outlive it, if the next one is not
-// replaced earlier. Readers that lack a generation notice in milliseconds if they read.
+// replaced earlier. It is longer than a reader that reads needs to notice and to fetch it.
 const pastTailsFor = 10 * time.Second
 
 // keepTails takes over the tail lists of a generation that was just replaced.
