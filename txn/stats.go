@@ -47,6 +47,7 @@ type IndexStats struct {
 	Index     string
 	Table     string
 	Partition int
+	Ordered   bool
 	index.ClientStats
 }
 

@@ -36,6 +36,7 @@ type engineRun struct {
 	Separable  bool                `json:"cpu_separable"`
 	Fallbacks  uint64              `json:"fallbacks"`
 	Chases     uint64              `json:"chases"`
+	HashChases uint64              `json:"hash_chases"`
 	CacheBytes uint64              `json:"cache_bytes"`
 	Bound      *bound              `json:"bound,omitempty"` // of a modelled run
 	Failed     int64               `json:"failed,omitempty"`
@@ -62,7 +63,7 @@ func newEngineRun(label string, clients int, r *bench.Result, edges *[2]load.Gau
 	run := &engineRun{
 		Engine: label, Clients: clients, Seconds: r.Elapsed().Seconds(), Kinds: map[string]kindCost{},
 		ClientCPU: to.ClientCPU - from.ClientCPU, Separable: from.Separable(to),
-		Fallbacks: to.Fallbacks - from.Fallbacks, Chases: to.Chases - from.Chases, CacheBytes: to.CacheBytes,
+		Fallbacks: to.Fallbacks - from.Fallbacks, Chases: to.Chases - from.Chases, HashChases: to.HashChases - from.HashChases, CacheBytes: to.CacheBytes,
 		Failed: r.Failed,
 	}
 	if r.First != nil {
@@ -144,7 +145,7 @@ func (c *comparison) print(w io.Writer, f *compareFlags, workload string) {
 			m.RTT, m.Verb, m.Atomic, m.Byte, m.Cores, m.RPC, m.Dilation)
 	}
 	for _, clients := range f.clients {
-		rows := [][]string{{fmt.Sprintf("%d clients", clients), "per second", "µs CPU of clients", "of data servers", "cached", "fallbacks", "links"}}
+		rows := [][]string{{fmt.Sprintf("%d clients", clients), "per second", "µs CPU of clients", "of data servers", "cached", "fallbacks", "right links"}}
 		if c.Node != nil {
 			rows[0] = append(rows[0], "bound", "by", "µs computed by client", "by handlers")
 		}

@@ -224,7 +224,7 @@ func oneLine(ts *testscript.TestScript, _ bool, _ []string) {
 var contract = []string{
 	"workload", "design", "fabric", "warehouses", "servers", "clients", "duration_s", "throughput_tps",
 	"new_order_per_min", "types", "server_cpu_s", "client_cpu_s", "rounds_per_txn", "reads_per_txn",
-	"rpcs_per_txn", "read_bytes_per_txn", "fallbacks", "chases", "model", "consistency",
+	"rpcs_per_txn", "read_bytes_per_txn", "fallbacks", "chases", "hash_chases", "model", "consistency",
 	"durability", "seed", "version", "commit", "go", "load_s", "load_bytes_per_row",
 	"mix", "warmup_s", "retries_per_txn", "skipped_deliveries", "delivery", "escalated_stock_levels", "compliance",
 	"keying_think", "time_scale", "homes",

@@ -143,7 +143,7 @@ func printTotals(w io.Writer, r *bench.Report) {
 	m := r.Model
 	fmt.Fprintf(w, "models       %d sub-models of %d keys: %s, translation tables %s, error mean %.2f, at most %d leaves\n",
 		m.Submodels, m.Keys, cli.BytesText(m.ModelBytes), cli.BytesText(m.TTBytes), m.MeanError, m.MaxError)
-	fmt.Fprintf(w, "lookups      %d fell back to the server, %d right links followed\n", r.Fallbacks, r.Chases)
+	fmt.Fprintf(w, "lookups      %d fell back to the server, %d right links and %d links of hash indexes followed\n", r.Fallbacks, r.Chases, r.HashChases)
 	copies := ""
 	if r.Copies > 0 {
 		copies = fmt.Sprintf(", copies of each server's data at other servers: %d, %.0f bytes a transaction sent to them", r.Copies, r.CopyBytes)

@@ -300,6 +300,7 @@ type IndexStats struct {
 	Index     string
 	Table     string
 	Partition int
+	Ordered   bool
 	index.ClientStats
 }
 
@@ -315,7 +316,7 @@ func (db *DB) IndexStats() []IndexStats {
 		}
 		for i, st := range lf.parts[p].counts() {
 			ix := db.Catalog().Indexes[i]
-			out = append(out, IndexStats{ix.Name, ix.Table.Name(), int(p), st})
+			out = append(out, IndexStats{ix.Name, ix.Table.Name(), int(p), ix.Ordered, st})
 		}
 	}
 	return out

@@ -17,9 +17,10 @@ import (
 type Gauges struct {
 	Servers   []stats.Server
 	ClientCPU float64 // seconds of this process
-	// Of the client halves of all indexes: lookups that went to the server, links
-	// followed, and bytes cached.
-	Fallbacks, Chases, CacheBytes uint64
+	// Of the client halves of all indexes: lookups that went to the server, right links
+	// that were followed in ordered ones, links of hash indexes (overflow buckets, older
+	// versions, buckets of a table that has grown), and bytes cached.
+	Fallbacks, Chases, HashChases, CacheBytes uint64
 }
 
 // ReadGauges reads them; all data servers must answer.
@@ -36,7 +37,11 @@ func ReadGauges(ctx context.Context, db *txn.DB) (g Gauges, err error) {
 func ReadClient(db *txn.DB) (g Gauges) {
 	for _, ix := range db.IndexStats() {
 		g.Fallbacks += ix.Fallbacks
-		g.Chases += ix.Chases
+		if ix.Ordered {
+			g.Chases += ix.Chases
+		} else {
+			g.HashChases += ix.Chases
+		}
 		g.CacheBytes += ix.CacheBytes
 	}
 	g.ClientCPU = processCPU()

@@ -34,6 +34,7 @@ type Report struct {
 	ReadBytes    map[string]float64    `json:"read_bytes_per_txn"`
 	Fallbacks    uint64                `json:"fallbacks"`
 	Chases       uint64                `json:"chases"`
+	HashChases   uint64                `json:"hash_chases"`
 	Model        ModelReport           `json:"model"`
 	Consistency  tpcc.Consistency      `json:"consistency"`
 	CPUSeparable bool                  `json:"cpu_separable"` // false: servers share the client's process, server_cpu_s is 0
@@ -305,6 +306,7 @@ func (r *Report) addGauges(g *gauges) {
 	if g.from.taken && g.to.taken {
 		r.Fallbacks = g.to.Fallbacks - g.from.Fallbacks
 		r.Chases = g.to.Chases - g.from.Chases
+		r.HashChases = g.to.HashChases - g.from.HashChases
 		r.CacheBytes = g.to.CacheBytes
 		r.Delivery.Waited = uint64(g.to.waited - g.from.waited)
 		r.Delivery.WithSkips = g.to.skipping - g.from.skipping
