@@ -27,6 +27,7 @@ type hosted struct {
 	trains index.Maintainer // nil if it has no background work
 	demand atomic.Uint32    // fallbacks of clients since the trainer's last turn
 	gaveUp atomic.Uint64    // all fallbacks of clients
+	leaves *leafRegion      // nil if the index is in the partition's region
 }
 
 // holdings are the indexes of a partition in one version of the catalogue.
@@ -35,6 +36,7 @@ type holdings struct {
 	catalog *tables.Catalog
 	indexes []*hosted // by index number
 	trained []*hosted // those with background work
+	apart   bool      // one of them has leaves in a region of its own
 }
 
 // index returns an index of the present version.
@@ -47,18 +49,16 @@ func (p *partition) makeIndexes(c *tables.Catalog) error {
 	for i, def := range c.Indexes[len(p.has.Load().indexes):] {
 		if i < len(p.spare) {
 			was := p.spare[i].def
-			if was.Ordered == def.Ordered && was.Strings == def.Strings && was.RowBytes == def.RowBytes {
+			if was.Ordered == def.Ordered && was.Strings == def.Strings && was.RowBytes == def.RowBytes && was.Engine == def.Engine {
 				p.spare[i].def = def
 				continue
 			}
 			p.spare = p.spare[:i]
 		}
-		srv, err := p.newIndex(def)
+		h, err := p.newIndex(def)
 		if err != nil {
 			return fmt.Errorf("server: partition %d: index %s: %w", p.id, def.Name, err)
 		}
-		h := &hosted{Server: srv, def: def}
-		h.trains, _ = srv.(index.Maintainer)
 		p.spare = append(p.spare, h)
 	}
 	return nil
@@ -71,8 +71,9 @@ func (p *partition) use(c *tables.Catalog) {
 	defer p.mu.Unlock()
 	was := p.has.Load()
 	n := len(c.Indexes) - len(was.indexes)
-	next := &holdings{catalog: c, indexes: append(slices.Clip(was.indexes), p.spare[:n]...), trained: slices.Clone(was.trained)}
+	next := &holdings{catalog: c, indexes: append(slices.Clip(was.indexes), p.spare[:n]...), trained: slices.Clone(was.trained), apart: was.apart}
 	for _, h := range p.spare[:n] {
+		next.apart = next.apart || h.leaves != nil
 		if h.trains != nil {
 			next.trained = append(next.trained, h)
 		}
@@ -108,6 +109,10 @@ func (cat *catalogue) describe(h *wire.Hello) (err error) {
 		at := wire.Hosted{Partition: p.id, RKey: uint32(p.rkey)}
 		for _, ix := range p.has.Load().indexes {
 			at.Roots = append(at.Roots, ix.Root())
+			if ix.leaves != nil {
+				at.Leaves = append(at.Leaves, make([]uint32, len(at.Roots)-1-len(at.Leaves))...)
+				at.Leaves = append(at.Leaves, uint32(ix.leaves.key))
+			}
 		}
 		h.Hosted = append(h.Hosted, at)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,7 @@ type load struct {
 	Seed           uint64
 	Room           int  // values in a row
 	Strings        bool // string keys, and rows as long as their lists
+	Rolex          bool // the ordered table is of the engine Rolex
 	Keys           int
 	OpsPerTxn      int
 	Reads, Scans   float64
@@ -71,6 +73,7 @@ func swarm(s *rng.Stream, seed uint64) load {
 		Snapshots: share(0.8, 0.4), Stale: between(s, 0, 200), Linger: between(s, 0, 30),
 		OneTable: s.Bool(0.2), Strings: s.Bool(0.5), Hows: s.Uint64() & (1<<howBits - 1),
 	}
+	l.Rolex = s.Split("engine").Bool(0.5) && !l.Strings
 	if l.Views+l.Calls+l.Looks+l.Snapshots > 0.9 {
 		l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/2, l.Calls/2, l.Looks/2, l.Snapshots/2
 	}
@@ -211,6 +214,10 @@ func (c *client) one(ctx context.Context) error {
 	call := !view && !look && kind < c.l.Views+c.l.Looks+c.l.Calls
 	snap := kind > 1-c.l.Snapshots
 	c.next(view || look || snap)
+	if snap && c.l.Rolex { // no Snapshot reads that table
+		c.steps = slices.DeleteFunc(c.steps, func(s step) bool { return s.table == inOrdered })
+		snap = len(c.steps) > 0
+	}
 	if call && c.l.LossyCalls {
 		for i := range c.steps {
 			if c.steps[i].Kind == history.OpDelete {

@@ -38,6 +38,7 @@ func distributed(l *load, s *rng.Stream) {
 // largeRequests makes transactions write rows of many KiB, those of some
 // clients as many as a request may hold.
 func largeRequests(l *load, s *rng.Stream) {
+	l.Rolex = false // rows are too large
 	l.Strings, l.Room, l.Rotate, l.Keys, l.MayBeTooLarge = false, 1000+s.Intn(1000), 20, 60, true
 	l.OpsPerTxn, l.LargeOps = 1+s.Intn(6), 10+s.Intn(70)
 	l.TxnsPerClient = min(l.TxnsPerClient, 60)

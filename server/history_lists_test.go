@@ -45,7 +45,10 @@ type listSchema struct {
 
 // newListSchema makes tables whose rows hold room values. Few values are kept
 // inline in the leaves of an ordered index, many apart.
-func newListSchema(room int) *listSchema {
+func newListSchema(room int) *listSchema { return newListSchemaOf(room, tables.XStore) }
+
+// newListSchemaOf makes them with an engine for the ordered table.
+func newListSchemaOf(room int, e tables.Engine) *listSchema {
 	columns := []tables.Column{
 		{Name: "key", Type: tables.Int64},
 		{Name: "count", Type: tables.Int64},
@@ -60,7 +63,7 @@ func newListSchema(room int) *listSchema {
 			}},
 		},
 		tables.Def{
-			Name: "ordered", Primary: tables.Ordered, Columns: columns, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 2},
+			Name: "ordered", Primary: tables.Ordered, Engine: e, Columns: columns, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 2},
 			Secondary: []tables.Secondary{{
 				Name: "by_length", Include: []string{"key", "list"}, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: keyBits},
 				Key: []tables.KeyPart{{Column: "count", Bits: 16, How: tables.Value}, {Column: "key", Bits: keyBits, How: tables.Value}},

@@ -60,6 +60,9 @@ func newLists(l *load) *listSchema {
 	if l.Strings {
 		return newStringLists(l.Room)
 	}
+	if l.Rolex {
+		return newListSchemaOf(l.Room, tables.Rolex)
+	}
 	return newListSchema(l.Room)
 }
 

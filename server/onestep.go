@@ -11,7 +11,7 @@ import (
 //
 // Validation comes before the locks, so that a transaction's own placeholders
 // cannot fail its own proofs. No other writer can run in between, because the
-// partition has one executor.
+// partition has one executor. Leaves that clients write are looked at again after the locks.
 func (p *partition) commit(part *wire.Part) verdict {
 	v := p.carryOut(part)
 	if !v.ok() {
@@ -34,15 +34,18 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 	p.writer.owners++
 	held, v := p.writer.lockAll(p.writer.owners, part.Writes, p.writer.held[:0])
 	p.writer.held = held[:0]
+	if v.ok() {
+		if v = p.stillHold(part, p.writer.owners); !v.ok() {
+			p.writer.releaseAll(part.Writes, held)
+		}
+	}
 	if !v.ok() {
 		return v
 	}
 	csn := p.ticks.nextCSN()
 	if s := p.srv; s.durable != nil {
 		if v := s.durable.noteCommit(p.records.origin, []redo.Part{{Partition: p.id, CSN: csn, Writes: part.Writes, Held: held}}, p); !v.ok() {
-			for i, h := range held {
-				p.index(int(part.Writes[i].Index)).Release(h)
-			}
+			p.writer.releaseAll(part.Writes, held)
 			return v
 		}
 	}
@@ -63,12 +66,12 @@ func (p *partition) validate(part *wire.Part) verdict {
 		return v
 	}
 	for _, pr := range part.Rows {
-		if !p.holds(pr) {
+		if !p.holds(pr, 0) {
 			return conflict(exec.CauseRow)
 		}
 	}
 	for _, pr := range part.Gaps {
-		if !p.holds(pr) {
+		if !p.holds(pr, 0) {
 			return conflict(exec.CauseGap)
 		}
 	}

@@ -97,12 +97,29 @@ const (
 	controlWords = 8
 )
 
-func (p *partition) newIndex(ix *tables.Index) (index.Server, error) {
+// newIndex makes an empty index.
+func (p *partition) newIndex(ix *tables.Index) (*hosted, error) {
 	cfg := &p.srv.cfg
-	return engine.NewServer(engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes}, engine.ServerOptions{
+	h := &hosted{def: ix}
+	o := engine.ServerOptions{
 		Arena: p.arena, Locks: p.writer.shared, Clock: p.clock.Now, Family: cfg.Family, SlotsPerLeaf: cfg.slots,
 		PublishInner: cfg.PublishInner, LoadFill: ix.LoadFill(),
-	})
+	}
+	d := engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes, Rolex: ix.Engine == tables.Rolex}
+	if d.Rolex {
+		var err error
+		if h.leaves, err = p.newLeaves(ix); err != nil {
+			return nil, err
+		}
+		o.Leaves = engine.LeavesOptions{Region: h.leaves.region, Number: h.leaves.number, Revoke: p.srv.ep.Revoke, Checksums: cfg.Checksums}
+	}
+	srv, err := engine.NewServer(d, o)
+	if err != nil {
+		return nil, err
+	}
+	h.Server = srv
+	h.trains, _ = srv.(index.Maintainer)
+	return h, nil
 }
 
 // seal ends loading and trains every model.
@@ -113,10 +130,16 @@ func (p *partition) seal() {
 	p.training.trainAll()
 }
 
-// holds compares one word of the region. An address from the network that is
-// outside the region proves nothing.
-func (p *partition) holds(pr index.Proof) bool {
-	s, ok := p.region.Span(pr.Addr, mem.WordBytes)
+// holds reports whether a proof still holds, for a transaction that has locked what it writes
+// in the region that the proof names, if that is not the partition's. An address from the network that is
+// in no region proves nothing.
+func (p *partition) holds(pr index.Proof, o index.Owner) bool {
+	number, addr := index.RegionOf(pr.Addr)
+	if number != 0 {
+		l := p.leavesIn(number)
+		return l != nil && l.Holds(pr, o)
+	}
+	s, ok := p.region.Span(addr, mem.WordBytes)
 	return ok && s.Load(0) == pr.Word
 }
 

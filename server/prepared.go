@@ -62,15 +62,13 @@ func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 		w.Row, w.Key = append([]byte(nil), w.Row...), w.Key.Clone()
 		t.writes = append(t.writes, w)
 	}
-	return t, v
+	return t, p.stillHold(part, t.owner)
 }
 
 // release releases the locks on writes before the decision. The caller holds
 // p.mu.
 func (t *prepared) release() {
-	for i, h := range t.held {
-		t.p.index(int(t.writes[i].Index)).Release(h)
-	}
+	t.p.writer.releaseAll(t.writes, t.held)
 	t.held, t.writes = nil, nil
 }
 

@@ -147,6 +147,11 @@ func (c *Config) check() error {
 	bad(c.Provider != nil, "no fabric provider")
 	bad(c.Partitions >= 0 && c.Partitions <= wire.MaxParts, "%d partitions, want 1 to %d", c.Partitions, wire.MaxParts)
 	bad(c.Partitions == 0 || c.Partitions >= len(c.Addrs), "%d partitions for %d data servers, want at least one for each", c.Partitions, len(c.Addrs))
+	if c.Catalog != nil && c.Durability == Disk {
+		for _, ix := range c.Catalog.Indexes {
+			bad(!ix.KeepsInMemory(), "table %s of engine %s with durability disk, want memory", ix.Table.Name(), ix.Engine)
+		}
+	}
 	seen := map[string]bool{}
 	for _, p := range c.Procedures {
 		bad(p.Name != "" && p.Body != nil && !seen[p.Name], "procedure %q has no name, no body, or is registered twice", p.Name)

@@ -49,13 +49,18 @@ func (wr *writer) lockAll(o index.Owner, writes []wire.Write, held []*index.Held
 			if v.code == wire.Conflict {
 				wr.p.requests.waitsFor = append(wr.p.requests.waitsFor[:0], nameOf(&writes[i]))
 			}
-			for i, h := range held {
-				wr.p.index(int(writes[i].Index)).Release(h)
-			}
+			wr.releaseAll(writes, held)
 			return held[:0], v
 		}
 	}
 	return held, verdict{}
+}
+
+// releaseAll releases the locks of the first writes.
+func (wr *writer) releaseAll(writes []wire.Write, held []*index.Held) {
+	for i, h := range held {
+		wr.p.index(int(writes[i].Index)).Release(h)
+	}
 }
 
 // lockReads takes shared locks on the reads of a part.

@@ -1,6 +1,7 @@
 package tables
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -156,6 +157,9 @@ func (c *Catalog) add(d Def, faults *faults) *Table {
 	if d.LoadFill != 0 && (d.LoadFill < 50 || d.LoadFill > 100) {
 		faults.add("table %s: load fill of %d percent, want 50 to 100, or 0 for 100", d.Name, d.LoadFill)
 	}
+	if d.Engine == XStore {
+		d.Engine = "" // two names of one definition
+	}
 	t := &Table{def: d, fields: map[string]Field{}, catalog: c}
 	fields, l := newLayout(d.Columns)
 	l.grows = l.grows || d.Grows
@@ -169,7 +173,9 @@ func (c *Catalog) add(d Def, faults *faults) *Table {
 	t.index = &Index{
 		ID: len(c.Indexes), Name: d.Name, Ordered: d.Primary == Ordered,
 		Key: d.Key, Strings: d.Key == StringKey || l.grows, RowBytes: l.mostBytes(), Partition: d.Partition, Table: t, fields: t.fields,
+		Engine: cmp.Or(d.Engine, XStore),
 	}
+	t.index.checkEngine(faults)
 	c.Indexes = append(c.Indexes, t.index)
 	for i := range d.Secondary {
 		ix := t.addSecondary(&t.def.Secondary[i], faults)
@@ -183,6 +189,26 @@ func (c *Catalog) add(d Def, faults *faults) *Table {
 		t.digest = xxh3.Hash128(b)
 	}
 	return t
+}
+
+// checkEngine adds the reasons for which the engine cannot have the primary index.
+func (ix *Index) checkEngine(faults *faults) {
+	bad := func(is bool, format string, args ...any) {
+		if is {
+			faults.add("table %s: engine %s "+format, append([]any{ix.Name, ix.Engine}, args...)...)
+		}
+	}
+	switch ix.Engine {
+	case XStore:
+	case Rolex:
+		bad(!ix.Ordered, "has ordered primary indexes only")
+		bad(ix.Key != NumberKey, "has number keys only")
+		bad(ix.Strings && ix.Key == NumberKey, "has rows of one size only: no Bytes column, and no Grows")
+		bad(!ix.Strings && ix.RowBytes > MaxRolexRowBytes, "has rows of at most %d bytes, and these have %d", MaxRolexRowBytes, ix.RowBytes)
+		bad(ix.Table.def.LoadFill != 0, "has no load fill")
+	default:
+		faults.add("table %s: engine %q, want %q or %q", ix.Name, ix.Engine, XStore, Rolex)
+	}
 }
 
 // mostBytes returns the size of the largest possible row.
@@ -230,7 +256,7 @@ func (t *Table) addSecondary(s *Secondary, faults *faults) *Index {
 	if s.Partition.Kind == Replicated || t.Replicated() {
 		faults.add("%s: replicated tables have no secondary indexes", where)
 	}
-	ix := &Index{Name: t.def.Name + "." + s.Name, Ordered: true, Partition: s.Partition, Table: t, second: s, fields: map[string]Field{}}
+	ix := &Index{Name: t.def.Name + "." + s.Name, Ordered: true, Engine: XStore, Partition: s.Partition, Table: t, second: s, fields: map[string]Field{}}
 	bits, good := uint(0), true
 	for _, p := range s.Key {
 		part, err := t.keyPart(p)

@@ -96,6 +96,9 @@ func (c *Catalog) withIndex(next *Catalog, a *AddedIndex) (*Catalog, error) {
 		return nil, fmt.Errorf("%w: table %s has an index %s, with another definition", ErrSchema, a.Table, a.Index.Name)
 	}
 	var faults faults
+	if !t.index.KeepsVersions() { // the build of an index reads the rows as of a moment
+		faults.add("table %s: an index cannot be added later to a table of engine %s", a.Table, t.index.Engine)
+	}
 	own := next.alter(t, t.def, nil, &faults)
 	own.since = next.Version()
 	second := a.Index

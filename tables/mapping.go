@@ -26,6 +26,9 @@ func WithGrowth() Option { return func(m *mapping) { m.def.Grows = true } }
 // WithLoadFill leaves places free in the leaves that loading makes; see Def.LoadFill.
 func WithLoadFill(percent int) Option { return func(m *mapping) { m.def.LoadFill = percent } }
 
+// WithEngine sets the engine of the primary index; see Def.Engine.
+func WithEngine(e Engine) Option { return func(m *mapping) { m.def.Engine = e } }
+
 // WithPartition sets how keys map to partitions; the default is ByHash.
 func WithPartition(p Partitioning) Option { return func(m *mapping) { m.def.Partition = p } }
 

@@ -35,7 +35,10 @@ const (
 	MaxKeyBytes = index.MaxKeyBytes // of a string key
 	MaxRowBytes = 64 << 10
 	MaxTables   = 256
-	MaxText     = 1<<16 - 1
+	// MaxRolexRowBytes bounds a row of the engine Rolex, whose writers describe a change of
+	// several rows in 16 KiB.
+	MaxRolexRowBytes = 2 << 10
+	MaxText          = 1<<16 - 1
 )
 
 // IndexKind is the kind of a table's primary index.
@@ -45,6 +48,20 @@ type IndexKind uint8
 const (
 	Hash    IndexKind = 1 + iota // point access
 	Ordered                      // point and range access through the learned index
+)
+
+// Engine is how a table's primary index is made, and who changes it.
+type Engine string
+
+// Engines. The empty Engine is XStore.
+const (
+	// XStore is the default: data servers apply all writes, and keep older versions for
+	// Snapshots.
+	XStore Engine = "xstore"
+	// Rolex has rows in leaves that are proved as a whole, and that clients may write one-sided.
+	// It keeps no older versions, and data is in memory only. It is for ordered primary indexes
+	// with number keys, and for rows of one size up to MaxRolexRowBytes.
+	Rolex Engine = "rolex"
 )
 
 // Def defines a table.
@@ -64,6 +81,8 @@ type Def struct {
 	// memory if rows with keys in between are inserted later: in full leaves each of the
 	// first such inserts splits a leaf. Rows that come in the order of their keys need none.
 	LoadFill int `json:"load_fill,omitempty"`
+	// Engine makes the primary index. Secondary indexes are always of XStore.
+	Engine Engine `json:"engine,omitempty"`
 }
 
 // Secondary defines a secondary index: an ordered index whose key is assembled
@@ -122,6 +141,7 @@ type Index struct {
 	Key       KeyKind // the kind in the API
 	Strings   bool    // the engine's keys are strings and its rows vary in size
 	RowBytes  int     // payload, in whole words; the maximum if Strings
+	Engine    Engine  // never empty
 	Partition Partitioning
 	Table     *Table
 	hidden    bool // it is being built, or was withdrawn
@@ -240,6 +260,14 @@ func (ix *Index) Readable() error {
 // IsSecondary reports whether this is a secondary index, which the engine
 // maintains.
 func (ix *Index) IsSecondary() bool { return ix.second != nil }
+
+// KeepsVersions reports whether Snapshots can read the index: that it keeps the versions of
+// rows that are overwritten, if the data servers do.
+func (ix *Index) KeepsVersions() bool { return ix.Engine == XStore }
+
+// KeepsInMemory reports whether the index can only be in memory: a data server with a data
+// directory refuses it.
+func (ix *Index) KeepsInMemory() bool { return ix.Engine == Rolex }
 
 // LoadFill is how full loading makes the leaves of an ordered index, in percent.
 func (ix *Index) LoadFill() int {

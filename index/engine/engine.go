@@ -7,8 +7,10 @@ import (
 	"drtmx/index/hash"
 	"drtmx/index/learned"
 	"drtmx/index/learned/read"
+	"drtmx/index/rolex"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/mem"
 	"drtmx/rdma"
 )
 
@@ -17,6 +19,9 @@ type Def struct {
 	Ordered  bool // it has range scans
 	Strings  bool // its keys are byte strings, and its rows have any size up to RowWords
 	RowWords int
+	// Rolex says that leaves are in a region of their own, which clients may write (package
+	// rolex). The index is ordered then, with number keys.
+	Rolex bool
 }
 
 // ServerOptions configure server halves. Arena is required.
@@ -34,11 +39,33 @@ type ServerOptions struct {
 	PublishInner bool
 	// LoadFill is how full loading makes leaves, in percent; 0 means 100.
 	LoadFill int
+
+	// Of an index with leaves in a region of their own:
+	Leaves LeavesOptions
+}
+
+// LeavesOptions are about a region with the leaves of one index.
+type LeavesOptions struct {
+	// Region is the empty region; an index that needs it has no other use for it.
+	Region *mem.Region
+	// Number is that of the region in proofs; see index.Proof.
+	Number uint16
+	// Revoke takes a peer's access to the region, as rdma.Endpoint's Revoke does.
+	Revoke func(rdma.PeerID)
+	// Checksums are for readers over a fabric that does not read in order.
+	Checksums bool
 }
 
 // NewServer makes the server half of an empty index. If it has background work, it is an
 // index.Maintainer.
 func NewServer(d Def, o ServerOptions) (index.Server, error) {
+	if d.Rolex {
+		l := &o.Leaves
+		return rolex.NewServer(rolex.ServerOptions{
+			Options: rolex.Options{RowWords: d.RowWords, SlotsPerLeaf: o.SlotsPerLeaf, Checksums: l.Checksums},
+			Leaves:  l.Region, Arena: o.Arena, Revoke: l.Revoke, Region: l.Number, Locks: o.Locks, Clock: o.Clock, Family: o.Family,
+		})
+	}
 	if !d.Ordered {
 		return hash.NewServer(o.Arena, hash.Options{Strings: d.Strings, RowWords: d.RowWords, Locks: o.Locks})
 	}
@@ -52,8 +79,13 @@ func NewServer(d Def, o ServerOptions) (index.Server, error) {
 type ClientOptions struct {
 	// InOrder says that the connections used report InOrder.
 	InOrder bool
-	// Cache says what clients of ordered indexes keep.
+	// Cache says what clients of ordered indexes keep. Clients of an index without inner nodes
+	// keep its models instead.
 	Cache read.Cache
+	// Leaves is the key of the region that has the leaves, if that is not the one of the root
+	// block, and Number its number in proofs.
+	Leaves rdma.RKey
+	Number uint16
 	// Locations bounds the rows of an index without order whose places are remembered; 0 means
 	// none.
 	Locations int
@@ -64,5 +96,10 @@ func NewClient(d Def, root uint64, region rdma.RKey, o ClientOptions) index.Clie
 	if !d.Ordered {
 		return hash.NewClient(root, region, hash.ClientOptions{InOrder: o.InOrder, LocationCacheEntries: o.Locations})
 	}
-	return read.New(root, region, read.Options{InOrder: o.InOrder, RowWords: d.RowWords, Strings: d.Strings, Cache: o.Cache})
+	if d.Rolex && o.Cache.Budget.Inner() {
+		o.Cache = read.Cache{} // there are no inner nodes
+	}
+	return read.New(root, region, read.Options{
+		InOrder: o.InOrder, RowWords: d.RowWords, Strings: d.Strings, Cache: o.Cache, Leaves: o.Leaves, Region: o.Number,
+	})
 }

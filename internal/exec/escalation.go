@@ -91,6 +91,9 @@ func (e *escalation) ended(t *Txn) {
 	if t.err != errAbandoned {
 		return
 	}
+	if t.noVersions {
+		e.possible = false // it has read a table that no Snapshot can read
+	}
 	switch t.cause {
 	case CauseRow, CauseGap:
 		age := t.reading.Began.Age()

@@ -82,6 +82,11 @@ const maxOpsARound = 512
 func (rd *reader) flush(t *Txn) error {
 	defer rd.end() // also if a link fails before the first round
 	if t.at != 0 {
+		for r := range t.reads.queued {
+			if ix := r.index(); !ix.KeepsVersions() {
+				return &SnapshotTooOld{Table: ix.Table.Name(), Engine: string(ix.Engine), Partition: int(r.part())}
+			}
+		}
 		if err := rd.snap.enter(t); err != nil {
 			return err
 		}
@@ -90,6 +95,7 @@ func (rd *reader) flush(t *Txn) error {
 		t.reading.Locks = 1 // see awaitLocks
 	}
 	for r := range t.reads.queued {
+		t.noVersions = t.noVersions || !r.index().KeepsVersions()
 		if r.hasAnswer() || rd.byRPC(r.index().Ordered) {
 			continue
 		}

@@ -31,6 +31,7 @@ type life struct {
 // hosted is a partition in one life of its server.
 type hosted struct {
 	rkey    rdma.RKey
+	leaves  []rdma.RKey         // of regions with the leaves of one index, by index number; under DB.mu
 	clients []index.Client      // by index number, as many as are in the server's hello; under DB.mu
 	before  []index.ClientStats // counters of the client halves of earlier lives; under DB.mu
 }
@@ -61,7 +62,9 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 			p.rkey = rdma.RKey(hp.RKey)
 		}
 		for id := len(p.clients); id < len(hp.Roots); id++ {
-			p.clients = append(p.clients, newClient(&db.cfg, indexes[id], hp.Roots[id], p.rkey, inOrder))
+			leaves := rdma.RKey(hp.LeavesOf(id))
+			p.leaves = append(p.leaves, leaves)
+			p.clients = append(p.clients, newClient(&db.cfg, indexes[id], hp.Roots[id], p.rkey, leaves, inOrder))
 		}
 	}
 	for id := range db.placement.Of(h.Server) {
@@ -78,9 +81,13 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 	return lf, nil
 }
 
-func newClient(cfg *Config, ix *tables.Index, root uint64, rkey rdma.RKey, inOrder bool) index.Client {
-	return engine.NewClient(engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes}, root, rkey,
-		engine.ClientOptions{InOrder: inOrder, Cache: cfg.Cache, Locations: max(cfg.LocationCache, 0)})
+func newClient(cfg *Config, ix *tables.Index, root uint64, rkey, leaves rdma.RKey, inOrder bool) index.Client {
+	d := engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes, Rolex: ix.Engine == tables.Rolex}
+	o := engine.ClientOptions{InOrder: inOrder, Cache: cfg.Cache, Locations: max(cfg.LocationCache, 0)}
+	if d.Rolex {
+		o.Leaves, o.Number = leaves, wire.RegionOf(ix.ID)
+	}
+	return engine.NewClient(d, root, rkey, o)
 }
 
 // counts returns the sums of the counters of client halves over this life and earlier
@@ -108,6 +115,22 @@ func (db *DB) client(lf *life, ix int, part placement.Partition) index.Client {
 		return clients[ix]
 	}
 	return nil
+}
+
+// region returns the key of the region of a partition that a proof names, and the address in
+// it. ok is false if the server has announced no such region.
+func (db *DB) region(lf *life, part placement.Partition, at uint64) (key rdma.RKey, addr uint64, ok bool) {
+	number, addr := index.RegionOf(at)
+	h := &lf.parts[part]
+	if number == 0 {
+		return h.rkey, addr, true
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if id := wire.IndexOf(number); id < len(h.leaves) && h.leaves[id] != 0 {
+		return h.leaves[id], addr, true
+	}
+	return 0, 0, false
 }
 
 // life returns the life of a partition's server that the session uses. The session

@@ -62,9 +62,11 @@ type Txn struct {
 	catalog *tables.Catalog
 	where   locality
 
-	mode    mode
-	at      clock.Tick // of a snapshot: the time as of which it reads; 0 otherwise
-	reading index.Attempt
+	mode mode
+	// noVersions says that a read was of a table that no Snapshot can read.
+	noVersions bool
+	at         clock.Tick // of a snapshot: the time as of which it reads; 0 otherwise
+	reading    index.Attempt
 	// proved is a moment, by clock.Fast, after the last READ of the validation; 0
 	// means now.
 	proved time.Duration
@@ -156,7 +158,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 		t.catalog = t.s.db.Catalog()
 	}
 	t.reserved, t.sent, t.outlived, t.met = false, false, false, nil
-	t.reuses, t.scouts, t.elsewhere, t.overdue = false, false, false, false
+	t.reuses, t.scouts, t.elsewhere, t.overdue, t.noVersions = false, false, false, false, false
 	t.attempt++
 	t.reads.reset()
 	for _, p := range t.used {

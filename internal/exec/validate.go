@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"fmt"
 	"time"
 
 	"drtmx/index"
@@ -178,7 +179,14 @@ func (v *validator) reread(t *Txn, chunk []proof) error {
 		if p.Addr == block.ControlAddr {
 			n = controlWords
 		}
-		l.next.Read(rkey, p.Addr, v.words[i*controlWords:i*controlWords+n])
+		key, addr := rkey, p.Addr
+		if number, _ := index.RegionOf(addr); number != 0 {
+			var ok bool
+			if key, addr, ok = v.db.region(v.net.life(p.part), p.part, addr); !ok {
+				return fmt.Errorf("%w: a proof names region %d of partition %d", ErrProtocol, number, p.part)
+			}
+		}
+		l.next.Read(key, addr, v.words[i*controlWords:i*controlWords+n])
 	}
 	before := v.net.stats.Rounds
 	err := v.round.exchange(t.ctx)

@@ -107,8 +107,8 @@ var transactionBugs = []bug{
 		name: "SkipCommitValidation", why: "a commit does not look at its proofs",
 		edits: []edit{{
 			file: "server/onestep.go",
-			old:  "	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(exec.CauseRow)",
-			new:  "	if part != nil {\n		return verdict{}\n	}\n	for _, pr := range part.Rows {\n		if !p.holds(pr) {\n			return conflict(exec.CauseRow)",
+			old:  "	for _, pr := range part.Rows {\n		if !p.holds(pr, 0) {\n			return conflict(exec.CauseRow)",
+			new:  "	if part != nil {\n		return verdict{}\n	}\n	for _, pr := range part.Rows {\n		if !p.holds(pr, 0) {\n			return conflict(exec.CauseRow)",
 		}},
 		caught: []test{
 			{"server", randomHistory, anomaly},
@@ -119,8 +119,8 @@ var transactionBugs = []bug{
 		name: "SkipGapValidation", why: "a commit validates rows and not gaps, so it misses phantoms",
 		edits: []edit{{
 			file: "server/onestep.go",
-			old:  "		if !p.holds(pr) {\n			return conflict(exec.CauseGap)",
-			new:  "		if !p.holds(pr) && false {\n			return conflict(exec.CauseGap)",
+			old:  "		if !p.holds(pr, 0) {\n			return conflict(exec.CauseGap)",
+			new:  "		if !p.holds(pr, 0) && false {\n			return conflict(exec.CauseGap)",
 		}},
 		caught: []test{{"server", "TestChangedReadsDoNotStand", "Update .*: absent row inserted: the first attempt stood"}},
 	},

@@ -60,6 +60,24 @@ type Hosted struct {
 	Partition placement.Partition `json:"partition"`
 	RKey      uint32              `json:"rkey"`
 	Roots     []uint64            `json:"roots"` // by index number
+	// Leaves are the keys of regions that have the leaves of one index, by index number. 0 means
+	// that the index is in the partition's region, and so do numbers past the end.
+	Leaves []uint32 `json:"leaves,omitempty"`
+}
+
+// RegionOf returns the number, in proofs, of the region with the leaves of an index.
+func RegionOf(id int) uint16 { return uint16(id + 1) }
+
+// IndexOf returns the index with the leaves in a region whose number is not 0.
+func IndexOf(region uint16) int { return int(region) - 1 }
+
+// LeavesOf returns the key of the region with the leaves of an index, 0 if that is the
+// partition's.
+func (h *Hosted) LeavesOf(id int) uint32 {
+	if id < len(h.Leaves) {
+		return h.Leaves[id]
+	}
+	return 0
 }
 
 // AppendHello appends the encoding of a hello without Now, with that time added.

@@ -21,6 +21,7 @@ import (
 const (
 	Ordered = "ordered"
 	Hash    = "hash"
+	Rolex   = "rolex" // ordered
 	Range   = "range"
 	Text    = "string"
 	Number  = "number"
@@ -49,7 +50,7 @@ func Read(p *properties.Properties) (*Layout, error) {
 	l := &Layout{
 		Name:      r.String(prop.TableName, prop.TableNameDefault),
 		Fields:    int(r.Int(prop.FieldCount, prop.FieldCountDefault, 1, tables.MaxColumns)),
-		Primary:   r.OneOf(props.Primary, Ordered, Ordered, Hash),
+		Primary:   r.OneOf(props.Primary, Ordered, Ordered, Hash, Rolex),
 		Partition: r.OneOf(props.Partitioning, "", Range, Hash),
 		Keys:      props.ReadKeys(r),
 		Numbers:   r.OneOf(props.KeyKind, Text, Text, Number) == Number,
@@ -68,6 +69,9 @@ func Read(p *properties.Properties) (*Layout, error) {
 	case "uniform":
 		l.meanBytes = (1 + l.FieldBytes) / 2
 	}
+	if l.Primary == Rolex && !l.Numbers {
+		r.Fault("%s %s with %s %s: want %s=%s, for the keys of the engine are numbers", props.Primary, Rolex, props.KeyKind, Text, props.KeyKind, Number)
+	}
 	if n := l.Fields * l.FieldBytes; n > tables.MaxRowBytes {
 		r.Fault("%s %d and %s %d: want records of at most %d bytes", prop.FieldCount, l.Fields, prop.FieldLength, l.FieldBytes, tables.MaxRowBytes)
 	}
@@ -78,10 +82,10 @@ func Read(p *properties.Properties) (*Layout, error) {
 		l.loads = r.Int(prop.InsertCount, l.records, 0, props.Most)
 	}
 	switch {
-	case l.Partition == "" && l.Primary == Ordered:
-		l.Partition = Range
-	case l.Partition == "":
+	case l.Partition == "" && l.Primary == Hash:
 		l.Partition = Hash
+	case l.Partition == "":
+		l.Partition = Range
 	case l.Partition == Range && l.Primary == Hash:
 		r.Fault("%s %s with %s %s: want %s=%s", props.Partitioning, Range, props.Primary, Hash, props.Partitioning, Hash)
 	}
@@ -99,8 +103,11 @@ func (l *Layout) Catalog(partitions int) (*tables.Catalog, error) {
 		Name: l.Name, Key: tables.StringKey, Primary: tables.Ordered,
 		Partition: tables.Partitioning{Kind: tables.ByHash},
 	}
-	if l.Primary == Hash {
+	switch l.Primary {
+	case Hash:
 		d.Primary = tables.Hash
+	case Rolex:
+		d.Engine = tables.Rolex
 	}
 	if l.Partition == Range && partitions > 1 {
 		d.Partition = tables.Partitioning{Kind: tables.ByRange, Bounds: l.bounds(partitions)}
@@ -243,8 +250,11 @@ func (l *Layout) Fits(c *tables.Catalog, where string, primaryGiven bool) (*tabl
 		}
 	}
 	has := Ordered
-	if d.Primary == tables.Hash {
+	switch {
+	case d.Primary == tables.Hash:
 		has = Hash
+	case d.Engine == tables.Rolex:
+		has = Rolex
 	}
 	if has == Hash && l.scans {
 		return nil, mismatch("has the primary index "+has, "%s above 0", prop.ScanProportion)

@@ -1,0 +1,312 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// mixedCatalog has tables of both engines, so that some indexes have leaves in regions of their
+// own and others have not.
+func mixedCatalog(t testing.TB) *tables.Catalog {
+	t.Helper()
+	column := []tables.Column{{Name: "n", Type: tables.Int64}}
+	by := tables.Partitioning{Kind: tables.ByBits}
+	c, err := tables.NewCatalog(
+		tables.Def{Name: "hashed", Primary: tables.Hash, Partition: by, Columns: column},
+		tables.Def{Name: "written", Primary: tables.Ordered, Engine: tables.Rolex, Partition: by, Columns: column},
+		tables.Def{Name: "kept", Primary: tables.Ordered, Partition: by, Columns: column},
+		tables.Def{
+			Name: "listed", Primary: tables.Ordered, Engine: tables.Rolex, Partition: by, Columns: column,
+			Secondary: []tables.Secondary{{
+				Name: "by_n", Partition: tables.Partitioning{Kind: tables.ByHash},
+				Key: []tables.KeyPart{{Column: "n", How: tables.Sorted}, {Column: tables.PrimaryKey, How: tables.Sorted}},
+			}},
+		},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+const mixedRows = 500
+
+// startMixed starts two servers, with the same rows in all tables.
+func startMixed(t testing.TB, client txn.Config) (*Cluster, *tables.Catalog) {
+	t.Helper()
+	cat := mixedCatalog(t)
+	cl, err := Embedded(context.Background(), EmbeddedConfig{Catalog: cat, Servers: 2, Client: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, s := range cl.Servers {
+			if err := s.Check(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, tab := range cat.Tables {
+		l, err := cl.DB.NewLoader(context.Background(), tab)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range mixedRows {
+			row := tab.NewRow()
+			row.SetInt(tab.Field("n"), int64(k))
+			if err := l.Add(tables.Num(uint64(k)), row); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cl.DB.Seal(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return cl, cat
+}
+
+// A transaction reads and writes tables of both engines, whose proofs are in different regions.
+func TestEnginesInOneTransaction(t *testing.T) {
+	cl, cat := startMixed(t, patient())
+	ctx := context.Background()
+	for key := uint64(7); key < 11; key++ { // also across servers
+		err := cl.DB.Update(ctx, func(tx *txn.Txn) error {
+			sum := int64(0)
+			for i, tab := range cat.Tables {
+				row, err := tx.Get(tab, tables.Num(key+uint64(i&1)))
+				if err != nil {
+					return fmt.Errorf("%s: %w", tab.Name(), err)
+				}
+				sum += row.Int(tab.Field("n"))
+			}
+			for _, tab := range cat.Tables {
+				row := tab.NewRow()
+				row.SetInt(tab.Field("n"), sum)
+				if err := tx.Put(tab, tables.Num(key), row); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = cl.DB.View(ctx, func(tx *txn.Txn) error {
+			for _, tab := range cat.Tables {
+				row, err := tx.Get(tab, tables.Num(key))
+				if err != nil {
+					return fmt.Errorf("%s: %w", tab.Name(), err)
+				}
+				if got, want := row.Int(tab.Field("n")), int64(4*key+2); got != want {
+					return fmt.Errorf("%s: %d in row %d, want %d", tab.Name(), got, key, want)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A View reads tables of ROLEX with READs alone, and validates a leaf in one round.
+func TestLeavesAreReadOneSided(t *testing.T) {
+	cl, cat := startMixed(t, txn.Config{Retry: txn.Retry{Attempts: 50}})
+	tab := cat.MustTable("written")
+	s, err := cl.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	view := func(key uint64) (rounds, reads, rpcs uint64) {
+		before := s.Stats()
+		if err := s.View(context.Background(), func(tx *txn.Txn) error {
+			_, err := tx.Get(tab, tables.Num(key))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		after := s.Stats()
+		return after.Rounds - before.Rounds, after.Fabric.Reads - before.Fabric.Reads, after.Fabric.RPCs - before.Fabric.RPCs
+	}
+	view(1) // fetches models
+	view(2)
+	for key := uint64(100); key < 200; key++ {
+		if rounds, reads, rpcs := view(key); rounds != 2 || reads != 3 || rpcs != 0 {
+			t.Errorf("row %d: %d rounds, %d READs, %d RPCs; want 2, 3 and none", key, rounds, reads, rpcs)
+		}
+	}
+}
+
+// An Update whose leaf another one has changed since it was read is not committed.
+func TestLeafProofsAreChecked(t *testing.T) {
+	cl, cat := startMixed(t, patient())
+	tab := cat.MustTable("written")
+	field, ctx := tab.Field("n"), context.Background()
+	add := func(key uint64, between func()) error {
+		return cl.DB.Update(ctx, func(tx *txn.Txn) error {
+			row, err := tx.Get(tab, tables.Num(key))
+			if err != nil {
+				return err
+			}
+			row = row.Clone()
+			row.SetInt(field, row.Int(field)+1)
+			between()
+			return tx.Update(tab, tables.Num(key), row)
+		})
+	}
+	attempts := 0
+	err := add(20, func() {
+		if attempts++; attempts > 1 {
+			return
+		}
+		if err := add(20, func() {}); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if attempts != 2 {
+		t.Errorf("%d attempts, want 2", attempts)
+	}
+	if err := cl.DB.View(ctx, func(tx *txn.Txn) error {
+		row, err := tx.Get(tab, tables.Num(20))
+		if err == nil && row.Int(field) != 22 {
+			err = fmt.Errorf("%d, want 22: an increment is lost", row.Int(field))
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Snapshots refuse tables that keep no versions, by name, and at once.
+func TestSnapshotsNeedVersions(t *testing.T) {
+	cl, cat := startMixed(t, patient())
+	read := func(name string) error {
+		return cl.DB.Snapshot(context.Background(), func(tx *txn.Txn) error {
+			_, err := tx.Get(cat.MustTable(name), tables.Num(3))
+			return err
+		})
+	}
+	if err := read("kept"); err != nil {
+		t.Error(err)
+	}
+	err := read("written")
+	var old *txn.SnapshotTooOld
+	if !errors.Is(err, txn.ErrSnapshotTooOld) || !errors.As(err, &old) || old.Table != "written" || !strings.Contains(err.Error(), "table written of engine rolex keeps no versions") {
+		t.Errorf("%v, want one that names the table", err)
+	}
+	scan := cl.DB.Snapshot(context.Background(), func(tx *txn.Txn) error {
+		_, err := tx.QueueScan(cat.MustTable("listed").Primary(), tables.Num(1), tables.Num(9), 3).Entries()
+		return err
+	})
+	if !errors.Is(scan, txn.ErrSnapshotTooOld) {
+		t.Errorf("a scan: %v, want %v", scan, txn.ErrSnapshotTooOld)
+	}
+	if err := cl.DB.Snapshot(context.Background(), func(tx *txn.Txn) error {
+		_, err := tx.QueueScan(cat.MustTable("listed").Secondary("by_n"), tables.Str("\x80"), tables.Last, 3).Entries()
+		return err
+	}); err != nil {
+		t.Errorf("a scan of a secondary index, which keeps versions: %v", err)
+	}
+}
+
+// A View that writers invalidate does not go on as a Snapshot if it reads a table without
+// versions: it commits when they pause.
+func TestViewsWithoutVersionsGoOn(t *testing.T) {
+	cl, cat := startMixed(t, patient())
+	tab := cat.MustTable("written")
+	ctx := context.Background()
+	s, err := cl.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	attempts := 0
+	if err := s.View(ctx, func(tx *txn.Txn) error {
+		row, err := tx.Get(tab, tables.Num(30))
+		if err != nil {
+			return err
+		}
+		if attempts++; attempts <= 100 { // more than invalidated Views make before a Snapshot
+			row = row.Clone()
+			return cl.DB.Update(ctx, func(other *txn.Txn) error {
+				row.SetInt(tab.Field("n"), int64(attempts))
+				return other.Update(tab, tables.Num(30), row)
+			})
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); attempts != 101 || st.Snapshots != 0 {
+		t.Errorf("%d attempts and %d Snapshots, want 101 and none", attempts, st.Snapshots)
+	}
+}
+
+// A table of ROLEX can be added to a running cluster, and has its regions at all servers.
+func TestAddTableOfRolex(t *testing.T) {
+	cl, _ := startMixed(t, patient())
+	ctx := context.Background()
+	tab, err := cl.DB.AddTable(ctx, tables.Def{
+		Name: "later", Primary: tables.Ordered, Engine: tables.Rolex, Partition: tables.Partitioning{Kind: tables.ByBits}, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rows = 300
+	for k := range uint64(rows) {
+		if err := cl.DB.Update(ctx, func(tx *txn.Txn) error {
+			row := tab.NewRow()
+			row.SetInt(tab.Field("n"), int64(k))
+			return tx.Insert(tab, tables.Num(k), row)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cl.DB.View(ctx, func(tx *txn.Txn) error {
+		for k := range uint64(rows) {
+			if row, err := tx.Get(tab, tables.Num(k)); err != nil || row.Int(tab.Field("n")) != int64(k) {
+				return fmt.Errorf("row %d: %w", k, err)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// What keeps data in memory only is refused by data servers with a data directory, before they
+// serve and afterwards.
+func TestDurableServersRefuseRolex(t *testing.T) {
+	ctx := context.Background()
+	_, err := Embedded(ctx, EmbeddedConfig{Catalog: mixedCatalog(t), Servers: 1, Durability: Disk, Dir: t.TempDir()})
+	if want := "table written of engine rolex with durability disk, want memory"; !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: bank(t), Servers: 1, Durability: Disk, Dir: t.TempDir(), Client: patient()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	_, err = cl.DB.AddTable(ctx, tables.Def{
+		Name: "later", Primary: tables.Ordered, Engine: tables.Rolex, Partition: tables.Partitioning{Kind: tables.ByHash}, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+	})
+	if want := "engine rolex keeps data in memory only"; !errors.Is(err, tables.ErrSchema) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
