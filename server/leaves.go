@@ -40,6 +40,17 @@ func inMemoryOnly(ix *tables.Index) error {
 // proved is an index with proofs of its own: see rolex.Server.
 type proved interface {
 	Holds(p index.Proof, o index.Owner) bool
+	Share(p index.Proof, o index.Owner) bool
+	Unshare(proof uint64, o index.Owner)
+}
+
+// inLeaves returns the index in whose region a proof is, nil if that is the partition's or unknown.
+func (p *partition) inLeaves(addr uint64) proved {
+	number, _ := index.RegionOf(addr)
+	if number == 0 {
+		return nil
+	}
+	return p.leavesIn(number)
 }
 
 // leavesIn returns the index whose leaves are in the region with a number, nil if there is none.

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"drtmx/index"
+	"drtmx/internal/exec"
+	"drtmx/internal/wire"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -308,5 +311,97 @@ func TestDurableServersRefuseRolex(t *testing.T) {
 	})
 	if want := "engine rolex keeps data in memory only"; !errors.Is(err, tables.ErrSchema) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+// newMixedRig is a rig with a table of ROLEX.
+func newMixedRig(t *testing.T) (*Server, *partition, *tables.Table) {
+	t.Helper()
+	cat := mixedCatalog(t)
+	cl, err := Embedded(t.Context(), EmbeddedConfig{Catalog: cat, Servers: 1, Client: patient()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cl.Servers[0].Check(); err != nil {
+			t.Error(err)
+		}
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return cl.Servers[0], cl.Servers[0].parts.of[0], cat.MustTable("written")
+}
+
+// TestPreparedReadsStay for leaves that are locked as a whole.
+func TestPreparedLeavesStay(t *testing.T) {
+	t.Parallel()
+	preparedReadsStay(t, newMixedRig)
+}
+
+// Between its vote and its decision, what a transaction has read in leaves that clients may write
+// is held: a writer does not know of a data server's shared locks. Other transactions of data
+// servers may read it. Afterwards its header is what it was, so that other proofs stay good.
+func TestPreparedReadsHoldLeaves(t *testing.T) {
+	s, p, tab := newMixedRig(t)
+	keys := make([]uint64, 100)
+	for i := range keys {
+		keys[i] = uint64(10 * i)
+	}
+	putEntries(t, s, tab, keys...)
+	id := tab.Primary().ID
+	header := func(pr index.Proof) uint64 {
+		_, addr := index.RegionOf(pr.Addr)
+		at, ok := p.has.Load().indexes[id].leaves.region.Span(addr, 8)
+		if !ok {
+			t.Fatalf("no leaf at %#x", addr)
+		}
+		return at.Load(0)
+	}
+	row, gap := proofsOf(t, p, tab, 10, index.Found), proofsOf(t, p, tab, 905, index.NotFound)
+	read := wire.Part{Rows: row, Gaps: gap}
+	first, v := p.prepare(&read)
+	if !v.ok() {
+		t.Fatal(v)
+	}
+	for _, pr := range []index.Proof{row[0], gap[0]} {
+		if header(pr) == pr.Word {
+			t.Errorf("leaf %#x can be written while a transaction that has read it is prepared", pr.Addr)
+		}
+	}
+	if got := proofsOf(t, p, tab, 10, index.Found); got[0] != row[0] {
+		t.Errorf("the proof of a row that is only read is %+v meanwhile, want %+v", got[0], row[0])
+	}
+	p.mu.Lock()
+	if v := p.validate(&read); !v.ok() {
+		t.Errorf("what is only read does not stand: %+v", v)
+	}
+	p.mu.Unlock()
+	second, v := p.prepare(&read)
+	if !v.ok() {
+		t.Fatal(v)
+	}
+	first.decide(true, first.vote)
+	for _, pr := range []index.Proof{row[0], gap[0]} {
+		if header(pr) == pr.Word {
+			t.Errorf("leaf %#x can be written while a second transaction that has read it is prepared", pr.Addr)
+		}
+	}
+	second.decide(false, 0)
+	for _, pr := range []index.Proof{row[0], gap[0]} {
+		if got := header(pr); got != pr.Word {
+			t.Errorf("the header of leaf %#x is %#x after it was only read, want %#x", pr.Addr, got, pr.Word)
+		}
+	}
+
+	stale := row[0]
+	if conflicts(p, writeOf(tab, wire.Update, 10)) {
+		t.Fatal("row 10 is still locked")
+	}
+	if _, v := p.prepare(&wire.Part{Rows: []index.Proof{stale}}); v.code != wire.Conflict || v.cause != exec.CauseRow {
+		t.Errorf("a prepare that read a row which has changed since: %+v", v)
+	}
+	if !p.writer.shared.Empty() {
+		t.Error("shared locks are left")
 	}
 }

@@ -131,8 +131,8 @@ func (p *partition) seal() {
 }
 
 // holds reports whether a proof still holds, for a transaction that has locked what it writes
-// in the region that the proof names, if that is not the partition's. An address from the network that is
-// in no region proves nothing.
+// in the region that the proof names, if that is not the partition's. An address from the
+// network that is in no region proves nothing.
 func (p *partition) holds(pr index.Proof, o index.Owner) bool {
 	number, addr := index.RegionOf(pr.Addr)
 	if number != 0 {

@@ -74,11 +74,17 @@ func conflicts(p *partition, w wire.Write) bool {
 // it is the transaction's own insert that splits their leaf.
 func TestPreparedReadsStay(t *testing.T) {
 	t.Parallel()
+	preparedReadsStay(t, newRig)
+}
+
+// preparedReadsStay is TestPreparedReadsStay for a table.
+func preparedReadsStay(t *testing.T, rig func(*testing.T) (*Server, *partition, *tables.Table)) {
+	t.Helper()
 	for keys := uint64(3); keys < 90; keys++ {
 		if keys > 12 && keys%6 != 0 && !testseed.Soaking() {
 			continue
 		}
-		s, p, entry := newRig(t)
+		s, p, entry := rig(t)
 		for k := range keys {
 			putEntries(t, s, entry, 10*k)
 		}

@@ -49,7 +49,9 @@ func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 	// Take the shared locks before the exclusive ones: an insert may split a
 	// leaf that was read, and the index then moves the shared locks with the
 	// rows.
-	p.writer.lockReads(part, t.owner)
+	if v := p.writer.lockReads(part, t.owner); !v.ok() {
+		return t, v
+	}
 	held, v := p.writer.lockAll(t.owner, part.Writes, nil)
 	if !v.ok() {
 		return t, v
@@ -88,7 +90,7 @@ func (t *prepared) decide(commit bool, tick clock.Tick) {
 func (t *prepared) end(commit bool, tick clock.Tick) {
 	p := t.p
 	p.nprepare--
-	p.writer.shared.release(t.owner)
+	p.writer.endReads(t.owner)
 	if t.frozen {
 		p.writer.frozen--
 	}

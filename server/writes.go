@@ -63,14 +63,39 @@ func (wr *writer) releaseAll(writes []wire.Write, held []*index.Held) {
 	}
 }
 
-// lockReads takes shared locks on the reads of a part.
-func (wr *writer) lockReads(part *wire.Part, o index.Owner) {
+// lockReads takes shared locks on the reads of a part. Leaves that clients write are held as well:
+// a writer does not know of shared locks. endReads ends both, also if lockReads has failed.
+func (wr *writer) lockReads(part *wire.Part, o index.Owner) verdict {
 	for _, pr := range part.Rows {
-		wr.shared.add(pr.Addr, o)
+		if !wr.lockRead(pr, o) {
+			return conflict(exec.CauseRow)
+		}
 	}
 	for _, pr := range part.Gaps {
-		wr.shared.add(pr.Addr, o)
+		if !wr.lockRead(pr, o) {
+			return conflict(exec.CauseGap)
+		}
 	}
+	return verdict{}
+}
+
+func (wr *writer) lockRead(pr index.Proof, o index.Owner) bool {
+	if l := wr.p.inLeaves(pr.Addr); l != nil && !l.Share(pr, o) {
+		return false
+	}
+	wr.shared.add(pr.Addr, o)
+	return true
+}
+
+func (wr *writer) endReads(o index.Owner) {
+	if wr.p.has.Load().apart {
+		for _, addr := range wr.shared.words[o] {
+			if l := wr.p.inLeaves(addr); l != nil {
+				l.Unshare(addr, o)
+			}
+		}
+	}
+	wr.shared.release(o)
 }
 
 func (wr *writer) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {

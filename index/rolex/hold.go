@@ -13,16 +13,30 @@ import (
 // leaf: its header is what writers and readers look at. So one transaction may lock any number
 // of rows in a leaf, and another none of them meanwhile.
 
-// holding is a leaf that a transaction of the data server holds. What the transaction changes is
-// in m. The leaf gets it when the last lock ends, in one piece.
+// holding is a leaf that transactions of the data server hold: one that writes there, or some
+// that have read it and are prepared. What the transaction changes is in m. The leaf gets it when
+// the last lock ends, in one piece.
 type holding struct {
-	owner index.Owner
+	owner index.Owner // the one that writes; 0: none
 	addr  uint64
 	was   Header // of the leaf when it is not held
 	m     image  // has rows for keys that are locked and absent, too
 	locks []*index.Held
 	dirty bool // m is not what the leaf has, beside such rows
+
+	readers []index.Owner // those that have read it
 }
+
+// mayWrite reports whether a transaction may change the leaf.
+func (hd *holding) mayWrite(o index.Owner) bool {
+	if hd.owner != 0 {
+		return hd.owner == o
+	}
+	return !slices.ContainsFunc(hd.readers, func(r index.Owner) bool { return r != o })
+}
+
+// stays reports whether the leaf is as it was, and nobody can change it yet.
+func (hd *holding) stays() bool { return hd.owner == 0 && !hd.dirty }
 
 func (hd *holding) lock(key uint64) *index.Held {
 	for _, h := range hd.locks {
@@ -84,9 +98,7 @@ func (s *Server) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.He
 	if !existed && !hd.m.put(key.Num, nil) {
 		at, err := s.splitHeld(hd, key.Num)
 		if err != nil {
-			if len(hd.locks) == 0 {
-				s.unhold(hd)
-			}
+			s.unlessHeld(hd)
 			return nil, err
 		}
 		hd = at
@@ -112,9 +124,10 @@ func (s *Server) holdFor(o index.Owner, key, hint uint64) (*holding, error) {
 			return nil, err
 		case err != nil:
 			return nil, fmt.Errorf("%w: %w", index.ErrLocked, err)
-		case hd != nil && hd.owner != o:
+		case hd != nil && !hd.mayWrite(o):
 			return nil, index.ErrLocked
 		case hd != nil:
+			hd.owner = o
 			return hd, nil
 		case s.o.Locks != nil && !s.o.Locks.Empty() && s.o.Locks.SharedByOther(s.proof(addr, 0).Addr, o):
 			return nil, index.ErrLocked
@@ -136,7 +149,10 @@ func (s *Server) splitHeld(hd *holding, key uint64) (*holding, error) {
 		return nil, err
 	}
 	before := s.header(addr)
-	right := &holding{owner: hd.owner, addr: addr, was: before.next(), m: image{s.l, make([]uint64, s.l.LeafWords)}, dirty: true}
+	right := &holding{
+		owner: hd.owner, addr: addr, was: before.next(), m: image{s.l, make([]uint64, s.l.LeafWords)}, dirty: true,
+		readers: slices.Clone(hd.readers), // they have read what is there now
+	}
 	hd.m.split(right.m, addr, key)
 	hd.dirty = true
 	// A right link leads here once the left half is not held any more.
@@ -161,9 +177,7 @@ func (s *Server) splitHeld(hd *holding, key uint64) (*holding, error) {
 	if right.m.covers(key) {
 		of, other = right, hd
 	}
-	if len(other.locks) == 0 {
-		s.unhold(other)
-	}
+	s.unlessHeld(other)
 	return of, nil
 }
 
@@ -219,9 +233,61 @@ func (s *Server) Release(h *index.Held) {
 	s.unlessHeld(hd)
 }
 
+// unlessHeld ends the hold of a leaf that nobody has locked or read.
 func (s *Server) unlessHeld(hd *holding) {
-	if len(hd.locks) == 0 {
+	if len(hd.locks) > 0 {
+		return
+	}
+	if hd.owner = 0; len(hd.readers) == 0 {
 		s.unhold(hd)
+	}
+}
+
+// Share keeps a leaf as it is until Unshare, also from writers, for a transaction that has read it
+// and is prepared. It reports false if what the proof says does not hold any more, or if another
+// transaction or a writer is changing the leaf: a stopped writer is reported. Several
+// transactions may share a leaf. One that is alone with it may lock rows there as well.
+func (s *Server) Share(p index.Proof, o index.Owner) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	region, addr := index.RegionOf(p.Addr)
+	was := Header(p.Word)
+	if region != s.o.Region || was.Held() || was.Dead() {
+		return false
+	}
+	hd := s.holds[addr]
+	switch {
+	case hd == nil:
+		at, ok := s.leafAt(addr)
+		if !ok {
+			return false
+		}
+		if !s.swap(addr, was, was.hold(0)) {
+			s.report(addr, s.header(addr))
+			return false
+		}
+		hd = &holding{addr: addr, was: was, m: image{s.l, make([]uint64, s.l.LeafWords)}}
+		at.CopyOut(hd.m.w)
+		hd.m.w[block.HeaderWord] = uint64(was)
+		s.holds[addr] = hd
+	case hd.was != was || hd.dirty || hd.owner != 0 && hd.owner != o:
+		return false
+	}
+	if !slices.Contains(hd.readers, o) {
+		hd.readers = append(hd.readers, o)
+	}
+	return true
+}
+
+// Unshare ends what Share has begun with a proof at the address, and with its copies (see
+// index.SharedLocks).
+func (s *Server) Unshare(proof uint64, o index.Owner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, addr := index.RegionOf(proof)
+	if hd := s.holds[addr]; hd != nil {
+		hd.readers = slices.DeleteFunc(hd.readers, func(r index.Owner) bool { return r == o })
+		s.unlessHeld(hd)
 	}
 }
 
@@ -243,7 +309,7 @@ func (s *Server) Holds(p index.Proof, o index.Owner) bool {
 		return false
 	}
 	if hd := s.holds[addr]; hd != nil {
-		return hd.owner == o && uint64(hd.was) == p.Word
+		return (hd.owner == 0 || hd.owner == o) && uint64(hd.was) == p.Word
 	}
 	_, ok := s.leafAt(addr)
 	return ok && uint64(s.header(addr)) == p.Word

@@ -367,3 +367,82 @@ func TestUnlinkBesideWriters(t *testing.T) {
 	b.same("the end", 0, b.rows(), want)
 	t.Logf("%d leaves were taken out", b.s.unlinks.Load())
 }
+
+// Who shares a leaf keeps writers and other transactions out of it, and nobody else: others share
+// it, and read it. One that is alone may write there, also if that splits the leaf: both halves are
+// shared then.
+func TestSharedLeavesStay(t *testing.T) {
+	b := newBed(t, small, inproc.Options{})
+	w := b.mustWriter(nil)
+	for k := range uint64(6) {
+		b.check(b.commit([]Write{{Key: 10 * k, Row: row(k)}}, nil))
+	}
+	proof := func(key uint64) index.Proof {
+		b.Helper()
+		g := b.s.Get(index.Num(key), nil)
+		if len(g.Proofs) != 1 {
+			t.Fatalf("key %d is %v, with %d proofs", key, g.Status, len(g.Proofs))
+		}
+		return g.Proofs[0]
+	}
+	held := func(what string, key uint64) {
+		b.Helper()
+		if err := w.Commit(b.ctx, []Write{{Key: key, Row: row(99)}}, nil); !errors.Is(err, index.ErrLocked) {
+			t.Errorf("%s: a writer's commit of key %d: %v, want %v", what, key, err, index.ErrLocked)
+		}
+	}
+	const one, two, three = 11, 12, 13
+	old := proof(10)
+	if b.s.Share(index.Proof{Addr: old.Addr, Word: old.Word + 1}, one) || b.s.Share(index.Proof{Addr: old.Addr + 8, Word: old.Word}, one) {
+		t.Error("what a wrong proof says is shared")
+	}
+	if !b.s.Share(old, one) || !b.s.Share(old, two) || !b.s.Share(old, two) {
+		t.Fatal("a leaf cannot be shared twice")
+	}
+	held("shared by two", 10)
+	if got := proof(10); got != old {
+		t.Errorf("the proof of a shared leaf is %+v, want %+v", got, old)
+	}
+	if _, err := b.s.LockWrite(one, index.Num(10), 0); !errors.Is(err, index.ErrLocked) {
+		t.Errorf("one of two that share a leaf locks it: %v", err)
+	}
+	b.s.Unshare(old.Addr, two)
+	held("shared by one", 10)
+	if !b.s.Holds(old, one) || !b.s.Holds(old, three) {
+		t.Error("the proof of a leaf that is only shared does not hold")
+	}
+
+	// The one that is left writes, and splits the leaf.
+	var locks []*index.Held
+	for k := uint64(11); len(b.s.holds) < 2; k++ {
+		h, err := b.s.LockWrite(one, index.Num(k), 0)
+		b.check(err)
+		locks = append(locks, h)
+	}
+	if b.s.Share(old, two) {
+		t.Error("a leaf that is being changed is shared by another transaction")
+	}
+	for _, h := range locks {
+		b.s.Release(h)
+	}
+	var halves, lows []uint64
+	for addr, hd := range b.s.holds {
+		halves, lows = append(halves, addr), append(lows, hd.m.low())
+	}
+	if len(halves) != 2 {
+		t.Fatalf("%d halves are held", len(halves))
+	}
+	for _, low := range lows {
+		held("a half of the split", low)
+	}
+	for _, addr := range halves {
+		b.s.Unshare(b.s.proof(addr, 0).Addr, one)
+	}
+	b.check(w.Commit(b.ctx, []Write{{Key: lows[0], Row: row(7)}, {Key: lows[1], Row: row(8)}}, nil))
+	want := map[uint64]uint64{0: 0, 10: 1, 20: 2, 30: 3, 40: 4, 50: 5}
+	want[lows[0]], want[lows[1]] = 7, 8
+	b.same("the end", 0, b.rows(), want)
+	if len(b.s.holds) > 0 {
+		t.Errorf("%d leaves are held", len(b.s.holds))
+	}
+}

@@ -26,7 +26,7 @@ func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 	switch {
 	case errors.Is(err, index.ErrCorrupt):
 		res.Status, res.Err = index.Failed, err
-	case err == nil && hd == nil:
+	case err == nil && (hd == nil || hd.stays()):
 		res.Status, res.Hint = index.NotFound, addr
 		res.Proofs = append(res.Proofs, s.proof(addr, m.header()))
 		if i := m.find(key.Num); i >= 0 {
@@ -64,7 +64,7 @@ func (s *Server) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []
 	}
 	for from, at := lo.Num, uint64(0); ; {
 		addr, hd, m, err := s.seek(from, at)
-		if err != nil || hd != nil {
+		if err != nil || hd != nil && !hd.stays() {
 			if res.Status = index.Locked; errors.Is(err, index.ErrCorrupt) {
 				res.Status, res.Err = index.Failed, err
 			}

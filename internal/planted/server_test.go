@@ -25,6 +25,15 @@ var serverBugs = []bug{
 		caught: []test{{"server", "TestLeafProofsAreChecked", "an increment is lost"}},
 	},
 	{
+		name: "PreparedReadsAreShared", why: "a prepared transaction shares the leaves of the engine Rolex that it has read in the data server's table alone",
+		edits: []edit{{
+			file: "server/writes.go",
+			old:  "	if l := wr.p.inLeaves(pr.Addr); l != nil && !l.Share(pr, o) {\n",
+			new:  "	if l := wr.p.inLeaves(pr.Addr); l != nil && !l.Holds(pr, 0) {\n",
+		}},
+		caught: []test{{"server", "TestPreparedReadsHoldLeaves", "can be written while"}},
+	},
+	{
 		name: "LeafProofsInThePartition", why: "a View READs the proofs of leaves in the region of the partition",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
@@ -265,8 +274,8 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		name: "NoSharedLocks", why: "what a prepared transaction has read can be written before the decision",
 		edits: []edit{{
 			file: "server/writes.go",
-			old:  "	for _, pr := range part.Rows {\n		wr.shared.add(pr.Addr, o)\n	}\n	for _, pr := range part.Gaps {\n		wr.shared.add(pr.Addr, o)\n	}\n",
-			new:  "",
+			old:  "	wr.shared.add(pr.Addr, o)\n	return true\n",
+			new:  "	return true\n",
 		}},
 		caught: []test{{"server", "TestPreparedReadsStay", "read by a prepared transaction, was written"}},
 	},
@@ -293,7 +302,7 @@ func (p *partition) commitRowByRow(part *wire.Part) verdict {
 		edits: []edit{
 			{
 				file: "server/prepared.go",
-				old:  "	p.writer.lockReads(part, t.owner)\n	held, v",
+				old:  "	if v := p.writer.lockReads(part, t.owner); !v.ok() {\n		return t, v\n	}\n	held, v",
 				new:  "	held, v",
 			},
 			{

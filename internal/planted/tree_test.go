@@ -27,6 +27,24 @@ var treeBugs = []bug{
 		caught: []test{{"index/rolex", "TestWriterStopsAnywhere", "stopped at word"}},
 	},
 	{
+		name: "SplitEndsSharing", why: "who shares a leaf and splits it shares the left half alone",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "		readers: slices.Clone(hd.readers), // they have read what is there now\n",
+			new:  "",
+		}},
+		caught: []test{{"index/rolex", "TestSharedLeavesStay", "halves are held"}},
+	},
+	{
+		name: "LastSharerAlone", why: "the end of one share of a leaf ends those of all",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "func(r index.Owner) bool { return r == o })\n		s.unlessHeld(hd)\n",
+			new:  "func(r index.Owner) bool { return true })\n		s.unlessHeld(hd)\n",
+		}},
+		caught: []test{{"index/rolex", "TestSharedLeavesStay", "shared by one"}},
+	},
+	{
 		name: "IntentAfterBody", why: "a writer changes leaves before its intent is complete",
 		edits: []edit{{
 			file: "index/rolex/writer.go",
@@ -375,8 +393,8 @@ var treeBugs = []bug{
 		name: "LeafOfAnother", why: "a transaction of the data server locks rows in a leaf that another one holds",
 		edits: []edit{{
 			file: "index/rolex/hold.go",
-			old:  "		case hd != nil && hd.owner != o:\n			return nil, index.ErrLocked\n",
-			new:  "		case hd != nil && hd.owner != o && false:\n			return nil, index.ErrLocked\n",
+			old:  "		case hd != nil && !hd.mayWrite(o):\n			return nil, index.ErrLocked\n",
+			new:  "		case hd != nil && !hd.mayWrite(o) && false:\n			return nil, index.ErrLocked\n",
 		}},
 		caught: []test{{"index/rolex", "TestConformance/in-order/model", "LockWrite by"}},
 	},
