@@ -82,7 +82,8 @@ var (
 
 // SnapshotTooOld is the error behind ErrSnapshotTooOld. Its fields are the Partition,
 // the Time as of which the snapshot reads, by the cluster's clock, its Age, and the
-// partition's limits: it keeps versions for Retain, in at most RetainBytes.
+// partition's limits: it keeps versions for Retain, in at most RetainBytes. Table and
+// Engine are set, and only the Partition besides, if the table's engine keeps no versions.
 type SnapshotTooOld = exec.SnapshotTooOld
 
 // ID identifies a transaction that writes. It includes where and when it was sent.
