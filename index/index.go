@@ -192,6 +192,14 @@ type Serving interface {
 	Serve(a *Attempt)
 }
 
+// LeafGetter is a GetOp of an index whose leaves clients may change.
+type LeafGetter interface {
+	// Leaf returns the leaf that covers the key, of which the answer is, with its address: the
+	// operation's own memory, if it has ended as Found or NotFound. words is nil if clients do not
+	// change the leaves of the index.
+	Leaf() (addr uint64, words []uint64)
+}
+
 // ScanOp is a range scan.
 type ScanOp interface {
 	Op

@@ -299,6 +299,12 @@ type Endpoint interface {
 	Close() error
 }
 
+// ApartAtomics is an Endpoint that tells whether the atomics of a peer are atomic only among each
+// other. Those of any other Endpoint are atomic also with respect to this process.
+type ApartAtomics interface {
+	AtomicsApart(peer PeerID) bool
+}
+
 // Refusal counts the refusals of an endpoint for one reason. The reason is a
 // word such as no_room, used in metrics.
 type Refusal struct {

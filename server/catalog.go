@@ -78,7 +78,12 @@ func (p *partition) use(c *tables.Catalog) {
 			next.trained = append(next.trained, h)
 		}
 	}
-	p.spare = nil
+	for id, h := range was.indexes {
+		if h.leaves != nil && c.Indexes[id].Table.ChangedIn() > was.catalog.Version() {
+			h.written().Fence() // rows of another version of the table may be there from now on
+		}
+	}
+	p.spare, p.requests.held = nil, false
 	p.has.Store(next)
 	if p.requests.runner != nil {
 		p.requests.runner.Use(c)

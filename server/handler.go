@@ -107,9 +107,14 @@ func (s *Server) serve(r *rdma.Request) {
 			s.answers.refuse(r, "malformed question about an outcome")
 			return
 		}
-		if !s.outcomes.question(id, sent, how, r) {
-			s.permissions.session.Add(1)
+		if s.oneSided.has(id.Client) {
+			s.workers.background(func() {
+				s.oneSided.settle(id.Client)
+				s.question(id, sent, how, r)
+			})
+			return
 		}
+		s.question(id, sent, how, r)
 	case wire.OpGoodbye:
 		s.outcomes.goodbye(d.U64(), r)
 	case wire.OpValidate:
@@ -135,12 +140,21 @@ func (s *Server) serve(r *rdma.Request) {
 		s.catalog.handleCatalog(r, &d)
 	case wire.OpEmpty:
 		s.handleEmpty(r)
+	case wire.OpWriter:
+		s.oneSided.handle(r, w, &d)
 	case wire.OpBackup:
 		s.handleBackup(r, &d)
 	case wire.OpCopy:
 		s.handleCopy(r, &d)
 	default:
 		s.answers.refuse(r, "unknown request")
+	}
+}
+
+// question answers a question about the outcome of a transaction.
+func (s *Server) question(id wire.ID, sent wire.Sent, how byte, r *rdma.Request) {
+	if !s.outcomes.question(id, sent, how, r) {
+		s.permissions.session.Add(1)
 	}
 }
 

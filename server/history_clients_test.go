@@ -24,6 +24,7 @@ type load struct {
 	Room           int  // values in a row
 	Strings        bool // string keys, and rows as long as their lists
 	Rolex          bool // the ordered table is of the engine Rolex
+	Bare           bool // it has no secondary index, and transactions of it alone are many
 	Keys           int
 	OpsPerTxn      int
 	Reads, Scans   float64
@@ -74,6 +75,7 @@ func swarm(s *rng.Stream, seed uint64) load {
 		OneTable: s.Bool(0.2), Strings: s.Bool(0.5), Hows: s.Uint64() & (1<<howBits - 1),
 	}
 	l.Rolex = s.Split("engine").Bool(0.5) && !l.Strings
+	l.Bare = l.Rolex && s.Split("bare").Bool(0.6)
 	if l.Views+l.Calls+l.Looks+l.Snapshots > 0.9 {
 		l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/2, l.Calls/2, l.Looks/2, l.Snapshots/2
 	}
@@ -185,10 +187,13 @@ const (
 // next plans the steps of a transaction.
 func (c *client) next(readOnly bool) {
 	c.steps = c.steps[:0]
-	first := c.rnd.Intn(2)
+	first, alone := c.rnd.Intn(2), c.l.Bare && c.rnd.Bool(0.7)
+	if alone {
+		first = inOrdered
+	}
 	for i := range c.gen {
 		table := (first + i) % 2
-		if i > 0 && (c.l.OneTable || c.rnd.Bool(0.5)) {
+		if i > 0 && (c.l.OneTable || alone || c.rnd.Bool(0.5)) {
 			break
 		}
 		if c.plan = c.plan[:0]; readOnly {

@@ -45,14 +45,25 @@ type listSchema struct {
 
 // newListSchema makes tables whose rows hold room values. Few values are kept
 // inline in the leaves of an ordered index, many apart.
-func newListSchema(room int) *listSchema { return newListSchemaOf(room, tables.XStore) }
+func newListSchema(room int) *listSchema { return newListSchemaOf(room, tables.XStore, false) }
 
-// newListSchemaOf makes them with an engine for the ordered table.
-func newListSchemaOf(room int, e tables.Engine) *listSchema {
+// newListSchemaOf makes them with an engine for the ordered table. If that is bare, it has no
+// secondary index, and more neighbours in one partition: clients can write it without the server.
+func newListSchemaOf(room int, e tables.Engine, bare bool) *listSchema {
 	columns := []tables.Column{
 		{Name: "key", Type: tables.Int64},
 		{Name: "count", Type: tables.Int64},
 		{Name: "list", Type: tables.Text, Size: 8 * room},
+	}
+	ordered := tables.Def{
+		Name: "ordered", Primary: tables.Ordered, Engine: e, Columns: columns, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 6},
+	}
+	if !bare {
+		ordered.Partition.Shift = 2
+		ordered.Secondary = []tables.Secondary{{
+			Name: "by_length", Include: []string{"key", "list"}, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: keyBits},
+			Key: []tables.KeyPart{{Column: "count", Bits: 16, How: tables.Value}, {Column: "key", Bits: keyBits, How: tables.Value}},
+		}}
 	}
 	cat, err := tables.NewCatalog(
 		tables.Def{
@@ -62,13 +73,7 @@ func newListSchemaOf(room int, e tables.Engine) *listSchema {
 				Key: []tables.KeyPart{{Column: "key", Bits: keyBits, How: tables.Value}},
 			}},
 		},
-		tables.Def{
-			Name: "ordered", Primary: tables.Ordered, Engine: e, Columns: columns, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 2},
-			Secondary: []tables.Secondary{{
-				Name: "by_length", Include: []string{"key", "list"}, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: keyBits},
-				Key: []tables.KeyPart{{Column: "count", Bits: 16, How: tables.Value}, {Column: "key", Bits: keyBits, How: tables.Value}},
-			}},
-		},
+		ordered,
 	)
 	if err != nil {
 		panic(err)
@@ -85,7 +90,9 @@ func schemaOf(cat *tables.Catalog, room int) *listSchema {
 	}
 	s.byKey.ix = s.tab[inHash].Secondary("by_key")
 	s.byKey.key, s.byKey.list = s.byKey.ix.Field(tables.PrimaryKey), s.byKey.ix.Field("list")
-	s.byLen.ix = s.tab[inOrdered].Secondary("by_length")
+	if s.byLen.ix = s.tab[inOrdered].Secondary("by_length"); s.byLen.ix == nil {
+		return s
+	}
 	s.byLen.key, s.byLen.list = s.byLen.ix.Field(tables.PrimaryKey), s.byLen.ix.Field("list")
 	return s
 }
@@ -366,7 +373,7 @@ func (s *listSchema) scan(t *txn.Txn, st *step, r *results) error {
 	case st.table == inHash:
 		es, err := s.scanByKey(t, uint64(st.Key), uint64(st.Hi), limit)
 		return s.take(x, r, es, err, s.byKey.key, s.byKey.list, limit)
-	case st.how&howSecondary != 0:
+	case st.how&howSecondary != 0 && s.byLen.ix != nil:
 		x.reads = true
 		n := uint64(st.Key) % uint64(s.room+1)
 		es, err := s.scanByLen(t, n, scanLimit)

@@ -61,7 +61,7 @@ func newLists(l *load) *listSchema {
 		return newStringLists(l.Room)
 	}
 	if l.Rolex {
-		return newListSchemaOf(l.Room, tables.Rolex)
+		return newListSchemaOf(l.Room, tables.Rolex, l.Bare)
 	}
 	return newListSchema(l.Room)
 }

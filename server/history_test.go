@@ -284,6 +284,13 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 		end()
 	}
 	clients = append(clients, last)
+	counted := map[*txn.DB]bool{}
+	for _, c := range clients {
+		if !counted[c.db] {
+			counted[c.db] = true
+			out.counts["one-sided"] += int(c.db.OneSided())
+		}
+	}
 	logs := make([]*history.Log, len(clients))
 	for i, c := range clients {
 		logs[i] = c.rec.Log()

@@ -10,6 +10,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/exec"
 	"drtmx/internal/wire"
+	"drtmx/rdma/inproc"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -43,8 +44,13 @@ const mixedRows = 500
 // startMixed starts two servers, with the same rows in all tables.
 func startMixed(t testing.TB, client txn.Config) (*Cluster, *tables.Catalog) {
 	t.Helper()
+	return startMixedOver(t, client, nil)
+}
+
+func startMixedOver(t testing.TB, client txn.Config, net *inproc.Network) (*Cluster, *tables.Catalog) {
+	t.Helper()
 	cat := mixedCatalog(t)
-	cl, err := Embedded(context.Background(), EmbeddedConfig{Catalog: cat, Servers: 2, Client: client})
+	cl, err := Embedded(context.Background(), EmbeddedConfig{Catalog: cat, Servers: 2, Client: client, Network: net})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,15 +64,22 @@ func startMixed(t testing.TB, client txn.Config) (*Cluster, *tables.Catalog) {
 			t.Error(err)
 		}
 	})
+	loadMixed(t, cl, cat, func(k uint64) int64 { return int64(k) })
+	return cl, cat
+}
+
+// loadMixed loads the same rows into all tables.
+func loadMixed(t testing.TB, cl *Cluster, cat *tables.Catalog, n func(key uint64) int64) {
+	t.Helper()
 	for _, tab := range cat.Tables {
 		l, err := cl.DB.NewLoader(context.Background(), tab)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for k := range mixedRows {
+		for k := range uint64(mixedRows) {
 			row := tab.NewRow()
-			row.SetInt(tab.Field("n"), int64(k))
-			if err := l.Add(tables.Num(uint64(k)), row); err != nil {
+			row.SetInt(tab.Field("n"), n(k))
+			if err := l.Add(tables.Num(k), row); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -77,7 +90,6 @@ func startMixed(t testing.TB, client txn.Config) (*Cluster, *tables.Catalog) {
 	if err := cl.DB.Seal(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	return cl, cat
 }
 
 // A transaction reads and writes tables of both engines, whose proofs are in different regions.

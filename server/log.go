@@ -15,6 +15,7 @@ func (s *Server) listenOptions() rdma.ListenOptions {
 		OnDisconnect: func(id rdma.PeerID) {
 			s.counters.disconnected.Add(1)
 			s.outcomes.disconnected(id)
+			s.oneSided.disconnected(id)
 			if s.durable != nil {
 				s.durable.backups.left(id)
 			}

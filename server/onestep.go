@@ -34,9 +34,14 @@ func (p *partition) carryOut(part *wire.Part) verdict {
 	p.writer.owners++
 	held, v := p.writer.lockAll(p.writer.owners, part.Writes, p.writer.held[:0])
 	p.writer.held = held[:0]
-	if v.ok() {
+	switch v.code {
+	case wire.OK:
 		if v = p.stillHold(part, p.writer.owners); !v.ok() {
 			p.writer.releaseAll(part.Writes, held)
+		}
+	case wire.Exists, wire.NotFound: // the answer, if what the client has read held then, too
+		if w := p.stillHold(part, 0); !w.ok() {
+			v = w
 		}
 	}
 	if !v.ok() {

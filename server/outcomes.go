@@ -298,6 +298,21 @@ func (o *outcomes) restore(id wire.ID, resp []byte) {
 	o.accounts.keep(f, resp)
 }
 
+// written remembers that a transaction has committed which its client has applied itself. Its
+// connection has ended, or may end at any time.
+func (o *outcomes) written(id wire.ID, who *rdma.Identity) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f := o.fates[id.Client]
+	if f == nil {
+		f = &fate{client: id.Client, owner: *who, last: o.sent().At, since: o.sent().At}
+		o.fates[id.Client] = f
+		o.enter(f, o.accounts.get(accountKey{gone: who.String()}, who.String()), o.ofGoneMax)
+	}
+	f.seq, f.done = id.Seq, true
+	o.accounts.keep(f, []byte{byte(wire.OK)})
+}
+
 // doubt remembers that a session's last transaction is in doubt.
 func (o *outcomes) doubt(id wire.ID) {
 	o.restore(id, nil)

@@ -104,6 +104,8 @@ type requests struct {
 	waitsFor []wire.RowName // rows that the last attempt must wait for, if they are known
 	over     []*request     // to be answered when the mutex is free
 
+	held bool // clients that write indexes must let others pass
+
 	running atomic.Pointer[exec.Procedure] // nil between two runs
 	runs    atomic.Uint64
 	watched uint64 // runs, a tick ago
@@ -153,8 +155,29 @@ func (rs *requests) place(q *request, e end, body []byte) (answer bool) {
 	return true
 }
 
+// A procedure runs again if clients write rows that it has read. After so many
+// runs they must let it pass, and after so many more it is refused.
+const (
+	runAgainAlone = 3
+	runAgainMax   = 32
+)
+
+// runAgain runs a procedure again after clients have written rows that it had read.
+func (rs *requests) runAgain(q *request, v verdict, tries int) end {
+	switch {
+	case tries == runAgainMax || v.cause == exec.CauseFence:
+		rs.refuse(q, v)
+		return over
+	case tries == runAgainAlone:
+		rs.tellWriters(true) // until the end of this turn
+	}
+	return rs.attemptAgain(q, tries+1)
+}
+
 // attempt runs a request from the start. The caller holds p.mu.
-func (rs *requests) attempt(q *request) end {
+func (rs *requests) attempt(q *request) end { return rs.attemptAgain(q, 0) }
+
+func (rs *requests) attemptAgain(q *request, tries int) end {
 	if q.woken != nil {
 		return over // its goroutine does the rest
 	}
@@ -185,6 +208,11 @@ func (rs *requests) attempt(q *request) end {
 		rs.running.Store(q.proc)
 		res, commit, leaves, abandoned, err := rs.runner.Run(ctx, q.proc, rs.p.id, q.args)
 		rs.running.Store(nil)
+		if err != nil && len(commit.Parts) > 0 {
+			if v := rs.p.validate(&commit.Parts[0]); !v.ok() {
+				return rs.runAgain(q, v, tries)
+			}
+		}
 		switch {
 		case leaves:
 			q.leaves = true
@@ -223,6 +251,8 @@ func (rs *requests) attempt(q *request) end {
 	switch {
 	case v.code == wire.Conflict && v.cause == exec.CauseLocked:
 		return locked
+	case v.code == wire.Conflict && (v.cause == exec.CauseRow || v.cause == exec.CauseGap) && q.proc != nil:
+		return rs.runAgain(q, v, tries)
 	case v.code == wire.Conflict && (v.cause == exec.CauseRow || v.cause == exec.CauseGap):
 		q.cause = v.cause
 		return lost
@@ -287,8 +317,26 @@ func (rs *requests) finish() (answers []*request) {
 	if len(rs.lines.ready) > 0 {
 		rs.lines.serve()
 	}
+	if busy := rs.lines.busy(); busy != rs.held {
+		rs.tellWriters(busy)
+	}
 	answers, rs.over = rs.over, nil
 	return answers
+}
+
+// tellWriters makes clients that write indexes themselves send their transactions here as long
+// as others wait: they do not see the lines.
+func (rs *requests) tellWriters(busy bool) {
+	rs.held = busy
+	has := rs.p.has.Load()
+	if !has.apart {
+		return
+	}
+	for _, h := range has.indexes {
+		if h.leaves != nil {
+			h.written().Busy(busy)
+		}
+	}
 }
 
 // answer answers a request, or continues it in a goroutine that may wait for

@@ -21,6 +21,7 @@ var leastRole = map[wire.Op]rdma.Role{
 	wire.OpOutcome: rdma.RoleWriter,
 	wire.OpGoodbye: rdma.RoleWriter,
 	wire.OpReserve: rdma.RoleWriter,
+	wire.OpWriter:  rdma.RoleWriter,
 	wire.OpLoad:    rdma.RoleLoader,
 	wire.OpSeal:    rdma.RoleLoader,
 	wire.OpAlter:   rdma.RoleLoader,

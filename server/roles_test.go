@@ -193,7 +193,7 @@ func (s *Server) refused(reason string) uint64 {
 // refused before anything is looked at, and counted.
 func TestEveryRequestUnderEveryRole(t *testing.T) {
 	reader := map[wire.Op]bool{wire.OpHello: true, wire.OpRead: true, wire.OpStats: true, wire.OpAdopt: true, wire.OpLease: true}
-	writer := map[wire.Op]bool{wire.OpCommit: true, wire.OpCall: true, wire.OpOutcome: true, wire.OpGoodbye: true, wire.OpReserve: true}
+	writer := map[wire.Op]bool{wire.OpCommit: true, wire.OpCall: true, wire.OpOutcome: true, wire.OpGoodbye: true, wire.OpReserve: true, wire.OpWriter: true}
 	loader := map[wire.Op]bool{wire.OpLoad: true, wire.OpSeal: true, wire.OpAlter: true, wire.OpEmpty: true, wire.OpBackup: true}
 	for _, f := range roleFabrics(t) {
 		t.Run(f.name, func(t *testing.T) {
@@ -256,6 +256,10 @@ func requestBodies(cat *tables.Catalog, session uint64) map[wire.Op][][]byte {
 		wire.OpDecide:  {message(wire.OpDecide, twophase.Decide, nil)},
 		wire.OpOutcome: {wire.AppendOutcome(nil, wire.ID{Client: session + 5, Seq: 1}, wire.Sent{}, wire.OutcomeWait)},
 		wire.OpResolve: {message(wire.OpResolve, twophase.Ask, nil)},
+		wire.OpWriter: {
+			(&wire.WriterRequest{Step: wire.WriterOpen, Index: entry.ID, Name: session + 7}).Append(nil),
+			(&wire.WriterRequest{Step: wire.WriterExtend, Index: entry.ID, Name: session + 7}).Append(nil),
+		},
 		wire.OpReserve: {wire.AppendReserve(nil, session+6, 0, &wire.Turn{Wait: time.Second, Rows: []wire.RowName{wire.NameRow(uint16(entry.ID), index.Num(1))}})},
 	}
 }

@@ -179,6 +179,7 @@ type Server struct {
 	work        sync.Pool // *work
 	permissions permissions
 	outcomes    *outcomes
+	oneSided    oneSided
 	answers     answers
 	procs       map[string]*exec.Procedure
 	slow        slowProcedures
@@ -260,6 +261,7 @@ func (s *Server) assemble() {
 	}
 	s.clocks.life, s.clocks.durable = life, s.durable
 	s.outcomes = newOutcomes(s.answers.tellOutcome, s.clocks.present)
+	s.oneSided = oneSided{s: s, of: map[uint64]*clientWriter{}, peer: map[rdma.PeerID]int{}}
 	s.outcomes.forgotten.restored = s.durable != nil
 	s.client = ownClient{
 		workers: &s.workers, local: allPartitions{&s.parts, s.clocks.running},

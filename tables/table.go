@@ -265,6 +265,9 @@ func (ix *Index) IsSecondary() bool { return ix.second != nil }
 // rows that are overwritten, if the data servers do.
 func (ix *Index) KeepsVersions() bool { return ix.Engine == XStore }
 
+// ClientWritten reports whether clients may change the index themselves, one-sided.
+func (ix *Index) ClientWritten() bool { return ix.Engine == Rolex }
+
 // KeepsInMemory reports whether the index can only be in memory: a data server with a data
 // directory refuses it.
 func (ix *Index) KeepsInMemory() bool { return ix.Engine == Rolex }

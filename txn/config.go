@@ -114,6 +114,9 @@ type Config struct {
 	// MaxBodyAge, the maximum. An attempt that takes longer is made again once, as a
 	// server may have held it up; two in a row fail with ErrTooLarge.
 	BodyAge time.Duration
+	// ServerWrites makes data servers commit all transactions. Otherwise the DB commits by WRITEs
+	// and atomics, without the server, what changes a table of the engine tables.Rolex alone.
+	ServerWrites bool
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
 }
@@ -121,7 +124,7 @@ type Config struct {
 func (c *Config) exec() exec.Config {
 	return exec.Config{
 		Servers: c.Servers, AllServers: c.AllServers, Dial: c.Dial, Reads: exec.ReadPath(c.Reads),
-		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Cache: c.Cache.exec(), BodyAge: c.BodyAge, Seed: c.Seed,
+		Retry: exec.Retry(c.Retry), LocationCache: c.LocationCache, Cache: c.Cache.exec(), BodyAge: c.BodyAge, ServerWrites: c.ServerWrites, Seed: c.Seed,
 	}
 }
 

@@ -34,6 +34,8 @@ type SessionStats struct {
 	Proving uint64             // those of Rounds in which Views only validated what they had read
 	Aborts  [CauseCount]uint64 // aborted attempts
 	Commits uint64             // Views, Snapshots, Updates and Calls that returned nil
+	// OneSided of Commits were Updates that were made without a data server: see tables.Rolex.
+	OneSided uint64
 	// Snapshots is how many began. Overtaken of them were Views that writers had
 	// invalidated too often. Widened of them began again: their body read at a server
 	// that had not answered in time when the snapshot chose its time.
@@ -41,6 +43,10 @@ type SessionStats struct {
 	Overtaken uint64
 	Widened   uint64
 }
+
+// OneSided returns how many Updates of the DB were committed without a data server: see
+// tables.Rolex.
+func (db *DB) OneSided() uint64 { return db.exec().OneSided() }
 
 // IndexStats are the counters of one client half.
 type IndexStats struct {

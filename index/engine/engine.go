@@ -52,6 +52,8 @@ type LeavesOptions struct {
 	Number uint16
 	// Revoke takes a peer's access to the region, as rdma.Endpoint's Revoke does.
 	Revoke func(rdma.PeerID)
+	// Settled is told of writers that were settled: see rolex.ServerOptions.
+	Settled func(o Owner, committed uint64)
 	// Checksums are for readers over a fabric that does not read in order.
 	Checksums bool
 }
@@ -63,7 +65,7 @@ func NewServer(d Def, o ServerOptions) (index.Server, error) {
 		l := &o.Leaves
 		return rolex.NewServer(rolex.ServerOptions{
 			Options: rolex.Options{RowWords: d.RowWords, SlotsPerLeaf: o.SlotsPerLeaf, Checksums: l.Checksums},
-			Leaves:  l.Region, Arena: o.Arena, Revoke: l.Revoke, Region: l.Number, Locks: o.Locks, Clock: o.Clock, Family: o.Family,
+			Leaves:  l.Region, Arena: o.Arena, Revoke: l.Revoke, Settled: l.Settled, Region: l.Number, Locks: o.Locks, Clock: o.Clock, Family: o.Family,
 		})
 	}
 	if !d.Ordered {

@@ -15,7 +15,10 @@ const (
 	slotBytes   = 16 << 10
 	slotWords   = slotBytes / mem.WordBytes
 
-	fenceWord = 0 // of the control block: raised when writers must open the index again
+	// Words of the control block, which writers READ when they lock.
+	fenceWord    = 0 // raised when writers must open the index again
+	busyWord     = 1 // not 0 while transactions wait at the data server: see Server.Busy
+	controlWords = 2
 )
 
 // Options describe an index. Servers and writers have the same.

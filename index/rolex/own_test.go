@@ -169,7 +169,7 @@ func TestServerWritesPastStoppedWriter(t *testing.T) {
 	w := b.mustWriter(func(c rdma.Conn) rdma.Conn { s.Conn = c; return s })
 	var wg sync.WaitGroup
 	var err error
-	wg.Go(func() { err = w.Commit(b.ctx, []Write{{Key: 20, Row: row(1)}}, nil) })
+	wg.Go(func() { err = w.commit(b.ctx, []Write{{Key: 20, Row: row(1)}}, nil) })
 	<-s.stopped
 	for _, wait := range []time.Duration{0, WriterLease - 1} {
 		b.clock.Advance(wait)
@@ -243,7 +243,7 @@ func TestEmptyLeavesAreUnlinked(t *testing.T) {
 		for k := range uint64(rows) {
 			if !kept(k) {
 				res, _, _ := r.lookup(10 * k)
-				b.check(w.Commit(b.ctx, []Write{{Key: 10 * k, Hint: res.Hint}}, nil))
+				b.check(w.commit(b.ctx, []Write{{Key: 10 * k, Hint: res.Hint}}, nil))
 			}
 		}
 		b.train()
@@ -268,7 +268,7 @@ func TestEmptyLeavesAreUnlinked(t *testing.T) {
 		for k := range uint64(rows) {
 			b.check(b.supply(w, 2))
 			res, _, _ := r.lookup(10 * k)
-			b.check(w.Commit(b.ctx, []Write{{Key: 10 * k, Row: row(k), Hint: res.Hint}}, nil))
+			b.check(w.commit(b.ctx, []Write{{Key: 10 * k, Row: row(k), Hint: res.Hint}}, nil))
 		}
 		b.train()
 		r.refresh()
@@ -316,7 +316,7 @@ func TestUnlinkBesideWriters(t *testing.T) {
 						}
 						err := index.ErrLocked
 						for begin := time.Now(); (errors.Is(err, index.ErrLocked) || errors.Is(err, ErrChanged)) && time.Since(begin) < patience; {
-							err = w.Commit(b.ctx, []Write{x}, nil)
+							err = w.commit(b.ctx, []Write{x}, nil)
 							runtime.Gosched()
 						}
 						if err != nil {
@@ -387,7 +387,7 @@ func TestSharedLeavesStay(t *testing.T) {
 	}
 	held := func(what string, key uint64) {
 		b.Helper()
-		if err := w.Commit(b.ctx, []Write{{Key: key, Row: row(99)}}, nil); !errors.Is(err, index.ErrLocked) {
+		if err := w.commit(b.ctx, []Write{{Key: key, Row: row(99)}}, nil); !errors.Is(err, index.ErrLocked) {
 			t.Errorf("%s: a writer's commit of key %d: %v, want %v", what, key, err, index.ErrLocked)
 		}
 	}
@@ -438,7 +438,7 @@ func TestSharedLeavesStay(t *testing.T) {
 	for _, addr := range halves {
 		b.s.Unshare(b.s.proof(addr, 0).Addr, one)
 	}
-	b.check(w.Commit(b.ctx, []Write{{Key: lows[0], Row: row(7)}, {Key: lows[1], Row: row(8)}}, nil))
+	b.check(w.commit(b.ctx, []Write{{Key: lows[0], Row: row(7)}, {Key: lows[1], Row: row(8)}}, nil))
 	want := map[uint64]uint64{0: 0, 10: 1, 20: 2, 30: 3, 40: 4, 50: 5}
 	want[lows[0]], want[lows[1]] = 7, 8
 	b.same("the end", 0, b.rows(), want)

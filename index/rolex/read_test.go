@@ -178,7 +178,7 @@ func TestReadersFollowSplits(t *testing.T) {
 				t.Fatalf("key %d: %v", k, res.Status)
 			}
 			b.check(b.supply(w, 4))
-			b.check(w.Commit(b.ctx, []Write{{Key: k, Row: row(k), Hint: hint}}, nil))
+			b.check(w.commit(b.ctx, []Write{{Key: k, Row: row(k), Hint: hint}}, nil))
 			keys[k] = true
 			if res, _, _ := r.lookup(k); res.Status != index.Found || res.Row[0] != k {
 				t.Fatalf("key %d, written just now: %v", k, res.Status)
@@ -234,7 +234,7 @@ func TestReadersBesideWriters(t *testing.T) {
 				}
 				_, err := b.count(w, rg, keys)
 				if err == nil && n < 100 {
-					err = w.Commit(b.ctx, []Write{{Key: 1000*rg.Uint64n(keys) + 1 + i*100 + n, Row: row(1)}}, nil)
+					err = w.commit(b.ctx, []Write{{Key: 1000*rg.Uint64n(keys) + 1 + i*100 + n, Row: row(1)}}, nil)
 				}
 				if err != nil && !errors.Is(err, index.ErrLocked) && !errors.Is(err, ErrChanged) && !errors.Is(err, context.Canceled) {
 					t.Error(err)
@@ -304,7 +304,7 @@ func TestSegmentsAreNoMultiplesOfLeaves(t *testing.T) {
 		b.check(b.s.Load(index.Num(k), []uint64{k, 0, 0, 0, 0}, 0))
 	}
 	w := b.mustWriter(nil)
-	_, err := b.s.Settle(w.o.Owner)
+	_, err := b.settle(w.o.Owner)
 	b.check(err)
 	if got, err := b.s.Rows(); err != nil || len(got) != rows || b.region().Size() < 2<<18 {
 		t.Errorf("%d rows in %d bytes: %v", len(got), b.region().Size(), err)

@@ -93,7 +93,7 @@ func (b *bed) writer(wrap func(rdma.Conn) rdma.Conn) (*Writer, error) {
 		return nil, err
 	}
 	if err := b.ep.Grant(peer, b.key, rdma.AccessWrite|rdma.AccessAtomic); err != nil {
-		_, serr := b.s.Settle(o.Owner)
+		_, serr := b.settle(o.Owner)
 		b.s.Forget(o.Owner)
 		return nil, errors.Join(err, serr)
 	}
@@ -112,9 +112,30 @@ func (b *bed) supply(w *Writer, least int) error {
 	if len(w.spares) >= least {
 		return nil
 	}
-	spares, err := b.s.Extend(w.o.Owner)
+	spares, err := b.s.Extend(w.o.Owner, b.peer(w.o.Owner))
 	w.Supply(spares)
 	return err
+}
+
+// peer returns the peer of a writer, 0 if the server has settled and forgotten it.
+func (b *bed) peer(o Owner) rdma.PeerID {
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	if w := b.s.writers[o]; w != nil {
+		return w.peer
+	}
+	return 0
+}
+
+func (b *bed) settle(o Owner) (committed uint64, err error) { return b.s.Settle(o, b.peer(o)) }
+
+// commit performs a transaction whose proofs are of leaves.
+func (w *Writer) commit(ctx context.Context, writes []Write, leaves []index.Proof) error {
+	t := Txn{Writes: writes}
+	for _, p := range leaves {
+		t.Proofs = append(t.Proofs, Proof{w.o.Key, p.Addr, p.Word})
+	}
+	return w.Commit(ctx, &t)
 }
 
 func (b *bed) mustWriter(wrap func(rdma.Conn) rdma.Conn) *Writer {
@@ -181,7 +202,7 @@ func TestAgainstModel(t *testing.T) {
 				writes = append(writes, x)
 			}
 			b.check(b.supply(w, 8))
-			if err := w.Commit(b.ctx, writes, nil); err != nil {
+			if err := w.commit(b.ctx, writes, nil); err != nil {
 				t.Fatalf("commit %d: %v", i, err)
 			}
 			for _, x := range writes {
@@ -219,7 +240,7 @@ func TestExactCosts(t *testing.T) {
 	cost := func(what string, want rdma.Counters, writes ...Write) {
 		t.Helper()
 		before := w.conn.Counters()
-		b.check(w.Commit(b.ctx, writes, nil))
+		b.check(w.commit(b.ctx, writes, nil))
 		got := w.conn.Counters().Sub(before)
 		got.ReadBytes, got.WriteBytes = 0, 0
 		if got != want {
@@ -232,7 +253,7 @@ func TestExactCosts(t *testing.T) {
 	cost("a delete", rdma.Counters{Rounds: 3, Reads: 2, Atomics: 2, Writes: 4}, Write{Key: 4})
 	cost("an insert", rdma.Counters{Rounds: 3, Reads: 2, Atomics: 2, Writes: 5}, Write{Key: 5, Row: row(9)})
 	before := w.conn.Counters()
-	b.check(w.Commit(b.ctx, []Write{{Key: 7, Row: row(9)}}, nil))
+	b.check(w.commit(b.ctx, []Write{{Key: 7, Row: row(9)}}, nil))
 	if got := w.conn.Counters().Sub(before); got.Rounds != 3 || got.Reads != 2 || got.Atomics != 3 || got.RPCs != 0 {
 		t.Errorf("a split: %+v", got)
 	}
@@ -313,8 +334,8 @@ func stoppedBed(t testing.TB, o Options) *bed {
 		b.check(b.s.Load(index.Num(10*k), row(100+k), 0))
 	}
 	w := b.mustWriter(nil)
-	b.check(w.Commit(b.ctx, []Write{{Key: 60}}, nil)) // room for an insert
-	_, err := b.s.Settle(w.o.Owner)
+	b.check(w.commit(b.ctx, []Write{{Key: 60}}, nil)) // room for an insert
+	_, err := b.settle(w.o.Owner)
 	b.check(err)
 	b.s.Forget(w.o.Owner)
 	return b
@@ -333,7 +354,7 @@ func TestWriterStopsAnywhere(t *testing.T) {
 				s := &stopper{Conn: nil, left: -1}
 				w := b.mustWriter(func(c rdma.Conn) rdma.Conn { s.Conn = c; return s })
 				before := b.rows()
-				b.check(w.Commit(b.ctx, x.writes, nil))
+				b.check(w.commit(b.ctx, x.writes, nil))
 				after := b.rows()
 				outcomes := [2]int{}
 				for at := range s.written {
@@ -358,9 +379,9 @@ func (b *bed) stopAt(name string, at int, o Options, writes []Write, before, aft
 	w := b.mustWriter(func(c rdma.Conn) rdma.Conn { s.Conn = c; return s })
 	var wg sync.WaitGroup
 	var err error
-	wg.Go(func() { err = w.Commit(b.ctx, writes, nil) })
+	wg.Go(func() { err = w.commit(b.ctx, writes, nil) })
 	<-s.stopped
-	last, serr := b.s.Settle(w.o.Owner)
+	last, serr := b.settle(w.o.Owner)
 	b.check(serr)
 	settled := b.rows()
 	want := before
@@ -380,10 +401,10 @@ func (b *bed) stopAt(name string, at int, o Options, writes []Write, before, aft
 	b.s.Forget(w.o.Owner)
 	survivor := b.mustWriter(nil)
 	for k := range after {
-		b.check(survivor.Commit(b.ctx, []Write{{Key: k, Row: row(k + 7)}}, nil))
+		b.check(survivor.commit(b.ctx, []Write{{Key: k, Row: row(k + 7)}}, nil))
 	}
 	for k := range settled {
-		b.check(survivor.Commit(b.ctx, []Write{{Key: k, Row: row(k + 8)}}, nil))
+		b.check(survivor.commit(b.ctx, []Write{{Key: k, Row: row(k + 8)}}, nil))
 	}
 	if rows := b.rows(); rows[20] != 28 && settled[20] != 0 {
 		b.Errorf("%s, stopped at word %d: key 20 has %d", name, at, rows[20])
@@ -397,12 +418,12 @@ func TestWriterStopsInItsSecondIntent(t *testing.T) {
 	b := stoppedBed(t, small)
 	s := &stopper{left: -1, stopped: make(chan struct{}), goOn: make(chan struct{})}
 	w := b.mustWriter(func(c rdma.Conn) rdma.Conn { s.Conn = c; return s })
-	b.check(w.Commit(b.ctx, []Write{{Key: 20, Row: row(7)}}, nil))
+	b.check(w.commit(b.ctx, []Write{{Key: 20, Row: row(7)}}, nil))
 	s.left = 1 + 6 // the lock, and the first words of the intent
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = w.Commit(b.ctx, []Write{{Key: 20, Row: row(8)}}, nil) }) // it ends with the connection
+	wg.Go(func() { _ = w.commit(b.ctx, []Write{{Key: 20, Row: row(8)}}, nil) }) // it ends with the connection
 	<-s.stopped
-	if committed, err := b.s.Settle(w.o.Owner); err != nil || committed != 0 {
+	if committed, err := b.settle(w.o.Owner); err != nil || committed != 0 {
 		t.Errorf("transaction %d has a complete intent, %v; want none", committed, err)
 	}
 	close(s.goOn)
@@ -434,7 +455,7 @@ func TestWritersUnderFaults(t *testing.T) {
 				for n := 0; n < commits && b.ctx.Err() == nil; {
 					if w == nil || len(w.spares) < 4 {
 						if w != nil {
-							_, _ = b.s.Settle(w.o.Owner)
+							_, _ = b.settle(w.o.Owner)
 							b.s.Forget(w.o.Owner)
 						}
 						w, _ = b.writer(nil)
@@ -444,7 +465,7 @@ func TestWritersUnderFaults(t *testing.T) {
 					committed := err == nil
 					switch {
 					case errors.Is(err, rdma.ErrPeerDown):
-						last, serr := b.s.Settle(w.o.Owner)
+						last, serr := b.settle(w.o.Owner)
 						if serr != nil {
 							t.Error(serr)
 						}
@@ -469,7 +490,7 @@ func TestWritersUnderFaults(t *testing.T) {
 					}
 				}
 				if w != nil {
-					_, _ = b.s.Settle(w.o.Owner)
+					_, _ = b.settle(w.o.Owner)
 				}
 			})
 		}
@@ -498,7 +519,7 @@ func TestInsertsOfManyWriters(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				switch err := w.Commit(b.ctx, []Write{{Key: n*writers + i, Row: row(n)}}, nil); {
+				switch err := w.commit(b.ctx, []Write{{Key: n*writers + i, Row: row(n)}}, nil); {
 				case err == nil:
 					n++
 				case errors.Is(err, index.ErrLocked), errors.Is(err, ErrChanged):
@@ -545,7 +566,7 @@ func (b *bed) count(w *Writer, r *rng.Stream, keys uint64) (counted []uint64, er
 		writes = append(writes, Write{Key: k, Row: row(v), Hint: addr})
 		counted = append(counted, k)
 	}
-	return counted, w.Commit(b.ctx, writes, proofs)
+	return counted, w.commit(b.ctx, writes, proofs)
 }
 
 // A writer that has died idle has an intent that was applied long ago. Settling it changes
@@ -562,7 +583,7 @@ func TestSettleOfIdleWriters(t *testing.T) {
 		at := r.Intn(len(writers))
 		w := writers[at]
 		if r.Intn(8) == 0 || len(w.spares) < 4 {
-			last, err := b.s.Settle(w.o.Owner)
+			last, err := b.settle(w.o.Owner)
 			if b.check(err); last != w.Last() {
 				t.Fatalf("writer %d: the last transaction is %d, want %d", w.o.Owner, last, w.Last())
 			}
@@ -575,7 +596,7 @@ func TestSettleOfIdleWriters(t *testing.T) {
 		if r.Bool(0.7) {
 			x.Row = row(i)
 		}
-		b.check(w.Commit(b.ctx, []Write{x}, nil))
+		b.check(w.commit(b.ctx, []Write{x}, nil))
 		if delete(model, x.Key); x.Row != nil {
 			model[x.Key] = i
 		}
@@ -616,7 +637,7 @@ func TestNoWriteSkew(t *testing.T) {
 					proofs = append(proofs, index.Proof{Addr: addr, Word: uint64(m.header())})
 				}
 				if err == nil && (found[me] == 1 || found[1-me] == 0) {
-					err = w.Commit(b.ctx, []Write{{Key: keys[me], Row: row(1 - found[me])}}, proofs)
+					err = w.commit(b.ctx, []Write{{Key: keys[me], Row: row(1 - found[me])}}, proofs)
 				}
 				if err == nil {
 					taken[me] += int(found[me])
@@ -656,11 +677,11 @@ func TestReports(t *testing.T) {
 	w := b.mustWriter(func(c rdma.Conn) rdma.Conn { s.Conn = c; return s })
 	var wg sync.WaitGroup
 	var err error
-	wg.Go(func() { err = w.Commit(b.ctx, []Write{{Key: 20, Row: row(1)}}, nil) })
+	wg.Go(func() { err = w.commit(b.ctx, []Write{{Key: 20, Row: row(1)}}, nil) })
 	<-s.stopped
 	waiter := b.mustWriter(nil)
 	var held *HeldError
-	if err := waiter.Commit(b.ctx, []Write{{Key: 20, Row: row(2)}}, nil); !errors.As(err, &held) || held.Header.Owner() != w.o.Owner {
+	if err := waiter.commit(b.ctx, []Write{{Key: 20, Row: row(2)}}, nil); !errors.As(err, &held) || held.Header.Owner() != w.o.Owner {
 		t.Fatalf("commit on a leaf that is held: %v", err)
 	}
 	report := func(want bool, addr uint64, h Header) {
@@ -678,7 +699,7 @@ func TestReports(t *testing.T) {
 	b.clock.Advance(1)
 	report(true, held.Leaf, held.Header)
 	report(false, held.Leaf, held.Header)
-	b.check(waiter.Commit(b.ctx, []Write{{Key: 20, Row: row(2)}}, nil))
+	b.check(waiter.commit(b.ctx, []Write{{Key: 20, Row: row(2)}}, nil))
 	close(s.goOn)
 	if wg.Wait(); err == nil || errors.Is(err, index.ErrLocked) {
 		t.Errorf("the settled writer: %v", err)
@@ -703,7 +724,7 @@ func TestReports(t *testing.T) {
 	peer := b.s.writers[waiter.o.Owner].peer
 	b.check(waiter.conn.Close())
 	b.s.Gone(peer)
-	if last, err := b.s.Settle(waiter.o.Owner); err != nil || last != waiter.Last() {
+	if last, err := b.settle(waiter.o.Owner); err != nil || last != waiter.Last() {
 		t.Errorf("the last transaction is %d, %v; want %d", last, err, waiter.Last())
 	}
 }
@@ -734,21 +755,21 @@ func TestRefusedTransactionsLockNothing(t *testing.T) {
 		if x.before != nil {
 			x.before()
 		}
-		if err := w.Commit(b.ctx, []Write{{Key: 0, Row: row(7)}, {Key: 110, Row: row(7)}}, []index.Proof{x.proof}); !errors.Is(err, x.want) {
+		if err := w.commit(b.ctx, []Write{{Key: 0, Row: row(7)}, {Key: 110, Row: row(7)}}, []index.Proof{x.proof}); !errors.Is(err, x.want) {
 			t.Errorf("%s: %v, want %v", x.name, err, x.want)
 		}
 		b.s.control().Store(fenceWord, 1)
 		if rows := b.rows(); rows[0] != 0 || rows[110] != 11 { // which finds no lock either
 			t.Errorf("%s: rows %d and %d", x.name, rows[0], rows[110])
 		}
-		b.check(other.Commit(b.ctx, []Write{{Key: 0, Row: row(0)}, {Key: 110, Row: row(11)}}, nil))
+		b.check(other.commit(b.ctx, []Write{{Key: 0, Row: row(0)}, {Key: 110, Row: row(11)}}, nil))
 	}
-	if err := w.Commit(b.ctx, []Write{{Key: 0, Row: []uint64{1}}}, nil); !errors.Is(err, index.ErrRowSize) {
+	if err := w.commit(b.ctx, []Write{{Key: 0, Row: []uint64{1}}}, nil); !errors.Is(err, index.ErrRowSize) {
 		t.Errorf("a row of the wrong size: %v", err)
 	}
 	w.spares = nil
 	for k := uint64(1); k < 10; k++ {
-		if err = w.Commit(b.ctx, []Write{{Key: k, Row: row(k)}}, nil); err != nil {
+		if err = w.commit(b.ctx, []Write{{Key: k, Row: row(k)}}, nil); err != nil {
 			break
 		}
 	}
@@ -759,10 +780,10 @@ func TestRefusedTransactionsLockNothing(t *testing.T) {
 	for k := range uint64(300) {
 		writes = append(writes, Write{Key: 1000 + 4*k, Row: row(k + 1)}) // a leaf each
 	}
-	if err := w.Commit(b.ctx, writes, nil); !errors.Is(err, ErrTooLarge) {
+	if err := w.commit(b.ctx, writes, nil); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("a transaction of %d rows: %v", len(writes), err)
 	}
-	b.check(other.Commit(b.ctx, []Write{{Key: 110, Row: row(3)}}, nil))
+	b.check(other.commit(b.ctx, []Write{{Key: 110, Row: row(3)}}, nil))
 }
 
 // A transaction whose context ends while its requests are in flight closes its connection. The
@@ -780,15 +801,15 @@ func TestContextEndsInFlight(t *testing.T) {
 		b.check(b.s.Load(index.Num(20), row(0), 0))
 		w := b.mustWriter(nil)
 		ctx, cancel := context.WithTimeout(b.ctx, 5*time.Millisecond)
-		err := w.Commit(ctx, []Write{{Key: 20, Row: row(1)}}, nil)
+		err := w.commit(ctx, []Write{{Key: 20, Row: row(1)}}, nil)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, ErrUnknown) != x.unknown {
 			t.Errorf("%s: %v", x.name, err)
 		}
-		if err := w.Commit(b.ctx, []Write{{Key: 20, Row: row(2)}}, nil); !errors.Is(err, rdma.ErrClosed) {
+		if err := w.commit(b.ctx, []Write{{Key: 20, Row: row(2)}}, nil); !errors.Is(err, rdma.ErrClosed) {
 			t.Errorf("%s: a later transaction: %v, want ErrClosed", x.name, err)
 		}
-		last, err := b.s.Settle(w.o.Owner)
+		last, err := b.settle(w.o.Owner)
 		b.check(err)
 		if v := b.rows()[20]; v != last {
 			t.Errorf("%s: the row is %d, and transaction %d was the last", x.name, v, last)
@@ -833,7 +854,7 @@ func TestHostileIntents(t *testing.T) {
 		var batch rdma.Batch
 		batch.Write(b.key, w.slot, in.w)
 		b.check(rdma.Do(b.ctx, w.conn, &batch))
-		_, err := b.s.Settle(w.o.Owner)
+		_, err := b.settle(w.o.Owner)
 		b.check(err)
 		b.s.Forget(w.o.Owner)
 		b.check(w.conn.Close())

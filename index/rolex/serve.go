@@ -23,6 +23,7 @@ func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 	row := res.Row[:0]
 	*res = index.GetResult{Status: index.Locked, Proofs: res.Proofs[:0]}
 	addr, hd, m, err := s.seek(key.Num, 0)
+	s.reportHeld(err)
 	switch {
 	case errors.Is(err, index.ErrCorrupt):
 		res.Status, res.Err = index.Failed, err
@@ -32,6 +33,14 @@ func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 		if i := m.find(key.Num); i >= 0 {
 			res.Status, res.Header, res.Row = index.Found, block.Header(m.header()), append(row, m.row(i)...)
 		}
+	}
+}
+
+// reportHeld reports the writer that holds a leaf. Clients whose reads meet its lock again and again
+// ask the server, which so learns that others wait.
+func (s *Server) reportHeld(err error) {
+	if held, ok := err.(*HeldError); ok {
+		s.report(held.Leaf, held.Header)
 	}
 }
 
@@ -64,6 +73,7 @@ func (s *Server) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []
 	}
 	for from, at := lo.Num, uint64(0); ; {
 		addr, hd, m, err := s.seek(from, at)
+		s.reportHeld(err)
 		if err != nil || hd != nil && !hd.stays() {
 			if res.Status = index.Locked; errors.Is(err, index.ErrCorrupt) {
 				res.Status, res.Err = index.Failed, err
@@ -108,9 +118,7 @@ func (s *Server) Visit(at *index.Place, words int, visit func(*index.Entry)) (mo
 	defer s.mu.Unlock()
 	for read := 0; read < words; read += s.l.LeafWords {
 		addr, hd, m, err := s.seek(at.Key.Num, 0)
-		if held := (*HeldError)(nil); errors.As(err, &held) {
-			s.report(held.Leaf, held.Header)
-		}
+		s.reportHeld(err)
 		if err != nil {
 			return true
 		}

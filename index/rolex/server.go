@@ -40,6 +40,10 @@ type ServerOptions struct {
 	// Revoke takes a peer's access: rdma.Endpoint's Revoke. It must not return while anything
 	// of the peer can take effect.
 	Revoke func(rdma.PeerID)
+	// Settled, if set, is called for each writer that has been settled, with the number of the
+	// transaction that Settle returns. The writer's number is free then. It is called with the
+	// server's lock held, and must not call methods of the server.
+	Settled func(o Owner, committed uint64)
 	// Region is the number of that region in proofs; see index.Proof.
 	Region uint16
 	// Locks are the partition's shared locks; nil means that there are none. LockWrite and the
@@ -75,6 +79,7 @@ type Server struct {
 	end     uint64 // of the leaves in use
 	spares  []uint64
 	writers map[Owner]*record
+	written bool    // there have been some
 	unused  []Owner // numbers that no header has
 	known   *btree.BTreeG[knownLeaf]
 	leaves  atomic.Uint64       // in known
@@ -228,14 +233,18 @@ func (s *Server) put(m image, addr uint64, h Header) {
 	p.Store(block.HeaderWord, uint64(h))
 }
 
-// Load implements index.Server: it adds a row before there are readers and writers. The row
-// gets no header.
-func (s *Server) Load(at index.Key, row []uint64, _ block.Header) error {
+// Load implements index.Server: it adds a row. The row gets no header. As long as there have been
+// no writers it needs no locks; later it fails with index.ErrLocked if one holds the leaf.
+func (s *Server) Load(at index.Key, row []uint64, h block.Header) error {
 	key := at.Num
 	if len(row) != s.l.RowWords {
 		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), s.l.RowWords)
 	}
 	s.mu.Lock()
+	if s.written {
+		s.mu.Unlock()
+		return s.Restore(at, row, h)
+	}
 	defer s.mu.Unlock()
 	m := image{s.l, make([]uint64, s.l.LeafWords)}
 	addr := s.last
@@ -269,27 +278,37 @@ func (s *Server) Load(at index.Key, row []uint64, _ block.Header) error {
 	return nil
 }
 
-// Open makes a peer a writer. The caller grants it WRITE and atomics on the region.
+// Open makes a peer a writer, or tells one that is a writer already the present fence. The caller
+// grants it WRITE and atomics on the region.
 func (s *Server) Open(peer rdma.PeerID, key rdma.RKey) (Opened, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for o, w := range s.writers {
+		if w.peer == peer && !w.settled {
+			return s.opened(o, key), nil
+		}
+	}
 	n := len(s.unused)
 	if n == 0 {
 		return Opened{}, fmt.Errorf("%w: %d", ErrWriters, s.l.writers)
 	}
 	o := s.unused[n-1]
-	s.unused = s.unused[:n-1]
+	s.unused, s.written = s.unused[:n-1], true
 	s.region.MustSpan(s.l.slotAddr(o), slotBytes).Zero()
 	s.writers[o] = &record{peer: peer}
-	return Opened{ID: s.l.ID, Owner: o, Key: key, Fence: s.control().Load(fenceWord), First: s.first}, nil
+	return s.opened(o, key), nil
 }
 
-// Extend gives a writer leaves for splits.
-func (s *Server) Extend(o Owner) ([]Spare, error) {
+func (s *Server) opened(o Owner, key rdma.RKey) Opened {
+	return Opened{ID: s.l.ID, Owner: o, Key: key, Fence: s.control().Load(fenceWord), First: s.first}
+}
+
+// Extend gives a writer of a peer leaves for splits.
+func (s *Server) Extend(o Owner, peer rdma.PeerID) ([]Spare, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.writers[o]
-	if w == nil || w.settled {
+	if w == nil || w.settled || w.peer != peer {
 		return nil, fmt.Errorf("%w: writer %d", ErrFenced, o)
 	}
 	var spares []Spare
@@ -305,6 +324,30 @@ func (s *Server) Extend(o Owner) ([]Spare, error) {
 		spares = append(spares, Spare{addr, s.header(addr)})
 	}
 	return spares, nil
+}
+
+// Fence makes all writers open the index again before their next transaction. One that has its locks
+// already may still commit: what it locks has not changed since.
+func (s *Server) Fence() {
+	c := s.control()
+	c.Store(fenceWord, c.Load(fenceWord)+1)
+}
+
+// Busy says whether transactions wait at the data server for their turn. Writers then send theirs to
+// the server, too, so that nobody waits for ever: they would not see who came first.
+func (s *Server) Busy(busy bool) {
+	word := uint64(0)
+	if busy {
+		word = 1
+	}
+	s.control().Store(busyWord, word)
+}
+
+// Options returns what writers must know of the layout.
+func (s *Server) Options() Options {
+	o := s.o.Options
+	o.SlotsPerLeaf, o.Writers = s.l.Slots, s.l.writers
+	return o
 }
 
 // Report tells that somebody waits for a leaf whose header is as given. It settles the leaf's
@@ -349,11 +392,13 @@ func (s *Server) Gone(peer rdma.PeerID) {
 // transaction whose intent is complete, 0 if there is none: an intent that was begun has
 // overwritten the one before. A transaction whose outcome its writer does not know has committed
 // if it is that one, and has not happened otherwise. Forget makes the writer's number free.
-func (s *Server) Settle(o Owner) (committed uint64, err error) {
+//
+// The writer must be of the peer: others may have got its number since.
+func (s *Server) Settle(o Owner, peer rdma.PeerID) (committed uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.writers[o]
-	if w == nil {
+	if w == nil || w.peer != peer {
 		return 0, fmt.Errorf("%w: writer %d", ErrFenced, o)
 	}
 	if !w.settled {
@@ -374,7 +419,10 @@ func (s *Server) settle(o Owner, w *record) {
 	}
 	s.release(o)
 	s.reclaim(w)
-	w.settled = true
+	if w.settled = true; s.o.Settled != nil {
+		s.o.Settled(o, w.intent)
+		s.forget(o)
+	}
 }
 
 // redo applies one leaf of a complete intent, unless that was done.
@@ -446,9 +494,13 @@ func (s *Server) Forget(o Owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w := s.writers[o]; w != nil && w.settled {
-		delete(s.writers, o)
-		s.unused = append(s.unused, o)
+		s.forget(o)
 	}
+}
+
+func (s *Server) forget(o Owner) {
+	delete(s.writers, o)
+	s.unused = append(s.unused, o)
 }
 
 // walk calls f for the leaves from left to right. Writers may have written anything: walk

@@ -1,6 +1,7 @@
 package rolex
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,9 @@ var (
 	ErrChanged = errors.New("rolex: a leaf has changed")
 	// ErrFenced reports that the index must be opened again.
 	ErrFenced = errors.New("rolex: the index must be opened again")
+	// ErrBusy reports that transactions wait at the data server, and writers must let them pass:
+	// see Server.Busy.
+	ErrBusy = errors.New("rolex: transactions wait at the data server")
 	// ErrNoLeaf reports that the writer has no leaf left for a split: see Server.Extend.
 	ErrNoLeaf = errors.New("rolex: no leaf is left for a split")
 	// ErrUnknown reports a transaction whose connection broke while it was applied. The data
@@ -64,7 +68,8 @@ type Writer struct {
 
 	batch   rdma.Batch
 	olds    []uint64
-	control [1]uint64
+	control [controlWords]uint64
+	rounds  uint64
 	intent  intentBuilder
 }
 
@@ -81,10 +86,21 @@ func NewWriter(conn rdma.Conn, o Options, at Opened) (*Writer, error) {
 	return &Writer{conn: conn, l: l, o: at, slot: l.slotAddr(at.Owner)}, nil
 }
 
+// Again makes the writer go on with what the data server tells it after the index was fenced. Its
+// transactions are counted on.
+func (w *Writer) Again(at Opened) error {
+	if at.ID != w.o.ID || at.Owner != w.o.Owner || at.Key != w.o.Key {
+		return fmt.Errorf("%w: it is another index, or another writer", ErrFenced)
+	}
+	w.o = at
+	return nil
+}
+
 // do performs the batch. If ctx ends first, the batch may still be on its way: the connection is
 // closed, and the data server settles what it has left behind.
 func (w *Writer) do(ctx context.Context) error {
 	err := rdma.Do(ctx, w.conn, &w.batch)
+	w.rounds++
 	if err != nil && ctx.Err() != nil {
 		_ = w.conn.Close()
 		return fmt.Errorf("%w: %w", rdma.ErrPeerDown, err)
@@ -97,6 +113,12 @@ func (w *Writer) Supply(spares []Spare) { w.spares = append(w.spares, spares...)
 
 // Last returns the number of the last transaction that the writer began to apply.
 func (w *Writer) Last() uint64 { return w.seq }
+
+// Rounds returns how many rounds the writer has made.
+func (w *Writer) Rounds() uint64 { return w.rounds }
+
+// Opened returns what the writer was opened with.
+func (w *Writer) Opened() Opened { return w.o }
 
 // read READs the leaf that covers a key, from a leaf at or before it on, and follows right
 // links. It returns a HeldError for a leaf that is held.
@@ -139,22 +161,51 @@ const (
 	deadMax = 4
 )
 
-// Commit performs writes as one transaction, if what the proofs say still holds when all
-// leaves that it changes are locked. A proof is the header of a leaf as READ.
+// Proof is a word that a transaction has READ, of the index or of another region of its partition.
+type Proof struct {
+	Key  rdma.RKey
+	Addr uint64
+	Word uint64
+}
+
+// Txn is a transaction.
+type Txn struct {
+	Writes []Write
+	// Proofs must hold when all leaves that the transaction changes are locked. The proof of a
+	// leaf is its header.
+	Proofs []Proof
+	// Words at an address of another region are READ with the proofs into Into, and Judge then
+	// says whether the transaction may go on. It has none if Judge is nil.
+	Words rdma.RKey
+	At    uint64
+	Into  []uint64
+	Judge func() error
+}
+
+// Commit performs a transaction.
 //
-// ErrChanged and a HeldError mean that nothing has happened. So does an error of the
-// connection that is not ErrUnknown, but then locks may stay until the server has settled. If
-// ctx ends while requests are in flight, the connection is closed.
-func (w *Writer) Commit(ctx context.Context, writes []Write, proofs []index.Proof) error {
-	from := &remote{w, ctx, len(w.spares)}
-	changes, err := w.l.plan(from, writes)
+// Any error that is not ErrUnknown means that nothing has happened: ErrChanged, ErrRefused,
+// ErrFenced, ErrNoLeaf, ErrTooLarge, a HeldError, the error of Judge. So does an error of the
+// connection, but then locks may stay until the server has settled. If ctx ends while requests are
+// in flight, the connection is closed.
+func (w *Writer) Commit(ctx context.Context, t *Txn) error {
+	from := &remote{Writer: w, ctx: ctx, left: len(w.spares)}
+	changes, err := w.l.plan(from, t.Writes)
+	if errors.Is(err, errLent) {
+		from.own, from.left = true, len(w.spares)
+		changes, err = w.l.plan(from, t.Writes)
+	}
 	if err != nil {
 		return err
 	}
-	if err := w.describe(changes); err != nil {
+	requests, err := w.describe(changes)
+	if n := len(changes) + len(t.Proofs) + 2; err == nil && max(n, requests) > rdma.MaxBatch {
+		err = fmt.Errorf("%w: %d requests at a time, at most %d", ErrTooLarge, max(n, requests), rdma.MaxBatch)
+	}
+	if err != nil {
 		return err
 	}
-	if err := w.lock(ctx, changes, proofs); err != nil {
+	if err := w.lock(ctx, changes, t); err != nil {
 		return err
 	}
 	w.spares = w.spares[:from.left]
@@ -165,14 +216,20 @@ func (w *Writer) Commit(ctx context.Context, writes []Write, proofs []index.Proo
 type remote struct {
 	*Writer
 	ctx  context.Context
-	left int // spares that no split has taken
+	left int  // spares that no split has taken
+	own  bool // the writer READs all leaves itself
 }
 
-func (r *remote) leaf(key, hint uint64) (uint64, image, error) {
+func (r *remote) leaf(x *Write) (addr uint64, m image, lent bool, err error) {
+	hint := x.Hint
 	if hint == 0 {
 		hint = r.o.First
 	}
-	return r.read(r.ctx, key, hint)
+	if m := (image{r.l, x.Leaf}); !r.own && len(x.Leaf) == r.l.LeafWords && !m.header().Held() && !m.header().Dead() && m.check(hint) == nil && m.covers(x.Key) {
+		return hint, m, true, nil
+	}
+	addr, m, err = r.read(r.ctx, x.Key, hint)
+	return addr, m, false, err
 }
 
 func (r *remote) spare() (Spare, error) {
@@ -183,34 +240,44 @@ func (r *remote) spare() (Spare, error) {
 	return r.spares[r.left], nil
 }
 
-// describe builds the intent. The words of new leaves are not in it: they precede it.
-func (w *Writer) describe(changes []change) error {
+// describe builds the intent, and returns how many requests apply makes. The words of new leaves
+// are not in the intent: they precede it.
+func (w *Writer) describe(changes []change) (requests int, err error) {
 	w.intent.begin(w.seq + 1)
+	requests = 1
 	for _, c := range changes {
 		w.intent.leaf(c.addr, c.from(w.o.Owner), c.will.header())
-		if !c.fresh {
-			c.runs(func(first, n int) { w.intent.run(first, c.will.w[first:first+n]) })
+		if requests++; c.fresh {
+			requests++
+			continue
 		}
+		c.runs(func(first, n int) {
+			w.intent.run(first, c.will.w[first:first+n])
+			requests++
+		})
 	}
-	return w.intent.end(w.slot)
+	return requests, w.intent.end(w.slot)
 }
 
 // lock locks the leaves and checks the proofs, or locks nothing.
-func (w *Writer) lock(ctx context.Context, changes []change, proofs []index.Proof) error {
+func (w *Writer) lock(ctx context.Context, changes []change, t *Txn) error {
 	b := &w.batch
 	b.Reset()
 	b.Ordered = true
-	w.olds = slices.Grow(w.olds[:0], len(changes)+len(proofs))[:len(changes)+len(proofs)]
+	w.olds = slices.Grow(w.olds[:0], len(changes)+len(t.Proofs))[:len(changes)+len(t.Proofs)]
 	w.hold(changes)
-	w.look(len(changes), proofs)
-	b.Read(w.o.Key, controlAddr+fenceWord*mem.WordBytes, w.control[:])
+	w.look(changes, t)
+	b.Read(w.o.Key, controlAddr, w.control[:])
 	err := w.do(ctx)
 	if errors.Is(err, rdma.ErrPeerDown) || errors.Is(err, rdma.ErrClosed) {
 		return err
 	}
 	if err == nil {
-		err = w.locked(changes, proofs)
+		err = w.locked(changes, t.Proofs)
 	} // else a request was refused, and others have taken effect
+	if err == nil && t.Judge != nil {
+		err = t.Judge()
+	}
 	if err == nil {
 		return nil
 	}
@@ -236,16 +303,33 @@ func (w *Writer) hold(changes []change) {
 }
 
 // look READs what the proofs say, into w.olds from place at on.
-func (w *Writer) look(at int, proofs []index.Proof) {
-	for i, p := range proofs {
-		w.batch.Read(w.o.Key, p.Addr, w.olds[at+i:][:1])
+func (w *Writer) look(changes []change, t *Txn) {
+	at := len(changes)
+	for i, p := range t.Proofs {
+		if w.isLocked(changes, p) {
+			w.olds[at+i] = p.Word // the lock proves it
+			continue
+		}
+		w.batch.Read(p.Key, p.Addr, w.olds[at+i:][:1])
+	}
+	if t.Judge != nil {
+		w.batch.Read(t.Words, t.At, t.Into)
 	}
 }
 
+// isLocked reports whether a proof is what the lock of a leaf expects.
+func (w *Writer) isLocked(changes []change, p Proof) bool {
+	i, found := slices.BinarySearchFunc(changes, p.Addr, func(c change, addr uint64) int { return cmp.Compare(c.addr, addr) })
+	return found && p.Key == w.o.Key && !changes[i].fresh && p.Word == uint64(changes[i].was.header())
+}
+
 // locked judges what lock has found.
-func (w *Writer) locked(changes []change, proofs []index.Proof) error {
-	if w.control[0] != w.o.Fence {
+func (w *Writer) locked(changes []change, proofs []Proof) error {
+	switch {
+	case w.control[fenceWord] != w.o.Fence:
 		return ErrFenced
+	case w.control[busyWord] != 0:
+		return ErrBusy
 	}
 	for i, c := range changes {
 		if h := Header(w.olds[i]); c.fresh || h == c.was.header() {
@@ -257,7 +341,7 @@ func (w *Writer) locked(changes []change, proofs []index.Proof) error {
 	}
 	for i, p := range proofs {
 		h := Header(w.olds[len(changes)+i])
-		if own := h.Held() && h.Owner() == w.o.Owner; own {
+		if own := p.Key == w.o.Key && h.Held() && h.Owner() == w.o.Owner; own {
 			h = h.release() // this transaction has locked it
 		}
 		if uint64(h) != p.Word {

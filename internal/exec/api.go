@@ -65,6 +65,9 @@ type Config struct {
 	// MaxBodyAge, the maximum. An attempt that takes longer is made again once, as a
 	// server may have held it up; two in a row fail with ErrTooLarge.
 	BodyAge time.Duration
+	// ServerWrites makes data servers commit all transactions, also those of indexes that clients
+	// can write themselves.
+	ServerWrites bool
 	// Seed makes backoff jitter repeatable; 0 draws one.
 	Seed uint64
 }
@@ -123,11 +126,12 @@ func (c Cause) String() string {
 
 // SessionStats are the counters of one session. All fields only grow.
 type SessionStats struct {
-	Fabric  rdma.Counters      // summed over the session's connections
-	Rounds  uint64             // network rounds: concurrent batches to several servers count once
-	Proving uint64             // those of Rounds in which Views only validated what they had read
-	Aborts  [CauseCount]uint64 // aborted attempts
-	Commits uint64             // Views, Snapshots, Updates and Calls that returned nil
+	Fabric   rdma.Counters      // summed over the session's connections
+	Rounds   uint64             // network rounds: concurrent batches to several servers count once
+	Proving  uint64             // those of Rounds in which Views only validated what they had read
+	Aborts   [CauseCount]uint64 // aborted attempts
+	Commits  uint64             // Views, Snapshots, Updates and Calls that returned nil
+	OneSided uint64             // those of Commits that were Updates made without a data server
 	// Snapshots is how many began. Overtaken of them were Views that writers had
 	// invalidated too often. Widened of them began again: their body read at a server
 	// that had not answered in time when the snapshot chose its time.

@@ -6,11 +6,21 @@ import (
 	"drtmx/internal/wire"
 )
 
+// proofsOf says which proofs a commit needs.
+type proofsOf uint8
+
+const (
+	// clientWritten are those of indexes that clients change. The partition is held, which keeps
+	// all others from changing.
+	clientWritten proofsOf = iota
+	everything
+)
+
 // gather fills in the parts of a commit with the attempt's reads and writes by
-// partition, the home first. If it includes proofs it fails if they are too old.
-func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
+// partition, the home first. If it includes all proofs it fails if they are too old.
+func (t *Txn) gather(c *wire.Commit, which proofsOf) error {
 	c.Parts, c.Age, c.Catalog = c.Parts[:0], 0, uint32(t.catalog.Version())
-	if withProofs {
+	if which == everything {
 		c.Age = t.firstRead().Age()
 		if err := t.checkAge(c.Age); err != nil {
 			return err
@@ -23,7 +33,8 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 		p := partOf(c, partitionOf(w.ix, w.key, t.where.nparts))
 		p.Writes = append(p.Writes, wire.Write{Index: uint16(w.ix.ID), Op: w.op, Strings: w.ix.Strings, Key: w.key, Hint: w.hint, Row: w.row})
 	}
-	if !withProofs {
+	if which == clientWritten {
+		t.gatherApart(c)
 		return nil
 	}
 	for r := range t.reads.answered {
@@ -56,6 +67,38 @@ func (t *Txn) gather(c *wire.Commit, withProofs bool) error {
 	return t.s.leases.stamp(t, c)
 }
 
+// gatherApart adds the proofs of the reads of indexes that clients change. They have regions of
+// their own.
+func (t *Txn) gatherApart(c *wire.Commit) {
+	if !t.noVersions {
+		return
+	}
+	add := func(part placement.Partition, to func(*wire.Part) *[]index.Proof, proofs []index.Proof) {
+		for _, pr := range proofs {
+			if number, _ := index.RegionOf(pr.Addr); number != 0 {
+				list := to(partOf(c, part))
+				*list = append(*list, pr)
+			}
+		}
+	}
+	rows := func(p *wire.Part) *[]index.Proof { return &p.Rows }
+	gaps := func(p *wire.Part) *[]index.Proof { return &p.Gaps }
+	for r := range t.reads.answered {
+		switch {
+		case r.sub != nil:
+			add(r.part(), gaps, r.sub.res.Gaps)
+		case r.get.res.Status == index.Found:
+			add(r.part(), rows, r.get.res.Proofs)
+		default:
+			add(r.part(), gaps, r.get.res.Proofs)
+		}
+	}
+	for k := range t.reads.keptPages {
+		add(k.part, gaps, k.gaps)
+		add(k.part, rows, k.rows)
+	}
+}
+
 func partOf(c *wire.Commit, part placement.Partition) *wire.Part {
 	for i := range c.Parts {
 		if c.Parts[i].Partition == part {
@@ -67,11 +110,14 @@ func partOf(c *wire.Commit, part placement.Partition) *wire.Part {
 
 // sendCommit sends the attempt to its home server: one RPC.
 func (s *Session) sendCommit(t *Txn) error {
-	if err := t.gather(&s.commit, true); err != nil {
+	if err := t.gather(&s.commit, everything); err != nil {
 		return err
 	}
 	if len(s.commit.Parts) == 0 {
 		return s.validator.validate(t) // the body has undone every write
+	}
+	if done, err := s.writers.commit(t, &s.commit); done {
+		return err
 	}
 	id, home := s.outcomes.next(), s.commit.Parts[0].Partition
 	sent, err := s.leases.sent(t.ctx, s.db.placement.At(home))

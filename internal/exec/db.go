@@ -42,6 +42,7 @@ type DB struct {
 	gate      gate
 	room      room
 	sessions  atomic.Int32    // that are open
+	oneSided  atomic.Uint64   // commits without a data server
 	dials     []chan struct{} // by server: has an element for each connection that is being made
 	asks      sync.WaitGroup  // questions about leases; they begin under mu
 	seen      clock.Seen
@@ -294,6 +295,9 @@ func (db *DB) Close() error {
 	db.asks.Wait()
 	return nil
 }
+
+// OneSided returns how many Updates of the DB were committed without a data server.
+func (db *DB) OneSided() uint64 { return db.oneSided.Load() }
 
 // IndexStats are the counters of one client half.
 type IndexStats struct {

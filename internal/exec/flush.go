@@ -95,7 +95,6 @@ func (rd *reader) flush(t *Txn) error {
 		t.reading.Locks = 1 // see awaitLocks
 	}
 	for r := range t.reads.queued {
-		t.noVersions = t.noVersions || !r.index().KeepsVersions()
 		if r.hasAnswer() || rd.byRPC(r.index().Ordered) {
 			continue
 		}

@@ -26,7 +26,7 @@ func TestAgeOfKeptReads(t *testing.T) {
 	x := &s.txn
 	x.s, x.catalog, x.reading.Began, x.reuses = s, cat, clock.Start(), true
 	var c wire.Commit
-	if err := x.gather(&c, true); err != nil {
+	if err := x.gather(&c, everything); err != nil {
 		t.Fatal(err)
 	}
 	if c.Age < old {

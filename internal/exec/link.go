@@ -25,7 +25,8 @@ type link struct {
 	part    rdma.Batch  // part of a batch that is larger than the fabric takes at once
 	touched bool
 	counts  atomic.Bool // counted among the open connections, see room
-	decides bool        // transactions of the session were sent here to be committed
+	writers map[writerKey]*linkWriter
+	decides bool // transactions of the session were sent here to be committed
 
 	// Requests of a transaction whose context ended before the answers came. The
 	// session waits for these before it sends anything else: see settle.

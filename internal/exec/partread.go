@@ -69,15 +69,22 @@ func (r partRead) take(t *Txn) bool {
 		return true
 	}
 	if g := r.get; g != nil && g.op != nil {
-		if res := g.op.Result(); !t.mustAsk(res.Status) {
+		if res := g.op.Result(); !t.mustAsk(res.Status) && !r.reportsLock(t, res.Status) {
 			g.res = res
 		}
 	} else if sub := r.sub; sub != nil && sub.op != nil {
-		if res := sub.op.Result(); !t.mustAsk(res.Status) {
+		if res := sub.op.Result(); !t.mustAsk(res.Status) && !r.reportsLock(t, res.Status) {
 			sub.res = res
 		}
 	}
 	return r.hasAnswer()
+}
+
+// reportsLock reports whether the server must be asked because of a lock: its owner may be a client
+// that has stopped, and the server then settles what that client has begun. An attempt before has
+// met a lock, too, or has lost.
+func (r partRead) reportsLock(t *Txn, st index.Status) bool {
+	return st == index.Locked && t.losses > 0 && t.at == 0 && r.index().ClientWritten()
 }
 
 // request returns the read as a request to the server.
@@ -85,10 +92,10 @@ func (r partRead) request(t *Txn) wire.Read {
 	ix := r.index()
 	q := wire.Read{Partition: r.part(), Index: uint16(ix.ID), Strings: ix.Strings, At: t.at}
 	if g := r.get; g != nil {
-		q.Lo, q.GaveUp = g.key, g.op != nil
+		q.Lo, q.GaveUp = g.key, g.op != nil && !r.metLock()
 		return q
 	}
-	q.Scan, q.Lo, q.Hi, q.Limit, q.GaveUp = true, r.scan.lo, r.scan.hi, uint32(r.scan.partLimit()), r.sub.op != nil
+	q.Scan, q.Lo, q.Hi, q.Limit, q.GaveUp = true, r.scan.lo, r.scan.hi, uint32(r.scan.partLimit()), r.sub.op != nil && !r.metLock()
 	return q
 }
 

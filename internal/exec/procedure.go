@@ -32,8 +32,9 @@ func (r *Runner) Use(c *tables.Catalog) { r.t.catalog = c }
 
 // Run runs a procedure on one partition. leaves reports that the procedure needs
 // another partition: the caller runs it again with DB.RunProcedure. abandoned reports
-// that it met a row that a prepared transaction has locked. Otherwise commit has the
-// writes, valid until the next Run, or err is the error of the body.
+// that it met a row that is locked. Otherwise commit has the writes, valid until the next Run, or
+// err is the error of the body. In both cases commit has the proofs of what clients may change
+// although the partition is held: the result, or the error, counts only if they hold.
 func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition, args []byte) (result []byte, commit *wire.Commit, leaves, abandoned bool, err error) {
 	t := &r.t
 	t.where.only = part
@@ -53,11 +54,14 @@ func (r *Runner) Run(ctx context.Context, p *Procedure, part placement.Partition
 	case errAbandoned:
 		return nil, nil, false, true, nil
 	}
-	if err != nil {
-		return nil, nil, false, false, err
+	if err == nil {
+		err = t.gather(&r.commit, clientWritten)
+	} else {
+		t.writes.reset()
+		_ = t.gather(&r.commit, clientWritten) // cannot fail without writes
 	}
-	if err := t.gather(&r.commit, false); err != nil {
-		return nil, nil, false, false, err
+	if err != nil {
+		return nil, &r.commit, false, false, err
 	}
 	return result, &r.commit, false, false, nil
 }
@@ -172,7 +176,7 @@ func (s *Session) finishWith(t *Txn, validate bool, result []byte, finish Finish
 	if t.scouts {
 		return t.abandon(CauseLocked)
 	}
-	if err := t.gather(&s.commit, true); err != nil {
+	if err := t.gather(&s.commit, everything); err != nil {
 		return err
 	}
 	if validate {

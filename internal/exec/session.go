@@ -34,6 +34,7 @@ type Session struct {
 	snap         snapshotTime // of a Snapshot
 	reader       reader
 	outcomes     outcomes     // of commits and calls
+	writers      writers      // of indexes that clients write
 	reservations reservations // of rows, after a lost attempt
 	admission    admission    // at the gate
 }
@@ -60,6 +61,7 @@ func newSession(db *DB, id, seed uint64) *Session {
 		pools: make([]*opPool, len(db.Catalog().Indexes)*db.Partitions()),
 	}
 	s.outcomes = outcomes{db: db, net: &s.net, id: id, rng: s.rng}
+	s.writers.s = s
 	s.reservations = reservations{db: db, net: &s.net, outcomes: &s.outcomes}
 	s.admission.gate = &db.gate
 	return s

@@ -337,6 +337,7 @@ func (t *Txn) queueGet(ix *tables.Index, key index.Key) *Get {
 // over.
 func (g *Get) open(t *Txn, ix *tables.Index, key index.Key) bool {
 	g.t, g.ix, g.key, g.done, g.err, g.row, g.as, g.res, g.op, g.pool, g.srv = t, ix, key, false, nil, nil, nil, nil, nil, nil, nil
+	t.noVersions = t.noVersions || !ix.KeepsVersions()
 	if err := t.usable(); err != nil {
 		g.done, g.err = true, err
 		return false
@@ -468,6 +469,7 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 		return sc
 	}
 	t.reads.nScan++
+	t.noVersions = t.noVersions || !ix.KeepsVersions()
 	switch {
 	case !ix.Ordered:
 		sc.done, sc.err = true, ix.Concerns(fmt.Errorf("%w: scan of a hash index", tables.ErrSchema), tables.Key{})

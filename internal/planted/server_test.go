@@ -25,6 +25,69 @@ var serverBugs = []bug{
 		caught: []test{{"server", "TestLeafProofsAreChecked", "an increment is lost"}},
 	},
 	{
+		name: "NoLookAfterLocks", why: "a data server trusts its look at leaves that clients write, although it was before the locks",
+		edits: []edit{{
+			file: "server/leaves.go",
+			old:  "	if !p.has.Load().apart {\n		return verdict{}\n	}\n	apart",
+			new:  "	if true {\n		return verdict{}\n	}\n	apart",
+		}},
+		caught: []test{{"server", "TestServerLooksAgainAfterLocks", "a put: the body ran 1 times"}},
+	},
+	{
+		name: "RefusalsRestOnNothing", why: "a write is refused although clients have changed what the transaction had read",
+		edits: []edit{{
+			file: "server/onestep.go",
+			old:  "	case wire.Exists, wire.NotFound: //",
+			new:  "	case wire.Bad: //",
+		}},
+		caught: []test{{"server", "TestServerLooksAgainAfterLocks", "refused: the body ran 1 times"}},
+	},
+	{
+		name: "ProceduresTrustThePartition", why: "a procedure holds its partition, and so trusts leaves that clients write meanwhile",
+		edits: []edit{{
+			file: "internal/exec/commit.go",
+			old:  "	if !t.noVersions {\n		return\n	}\n",
+			new:  "	if true {\n		return\n	}\n",
+		}},
+		caught: []test{{"server", "TestProceduresBesideOneSidedWriters", "the sum is"}},
+	},
+	{
+		name: "OutcomeOfWriterForgotten", why: "a data server that settles a writer does not remember that its last transaction has committed",
+		edits: []edit{{
+			file: "server/onesided.go",
+			old:  "			if committed != 0 {\n",
+			new:  "			if false {\n",
+		}},
+		caught: []test{{"server", "TestOutcomeOfOneSidedCommit", "the outcome"}},
+	},
+	{
+		name: "QuestionsSettleNothing", why: "the outcome of a client's own commit is told while the client may still apply it",
+		edits: []edit{{
+			file: "server/handler.go",
+			old:  "		if s.oneSided.has(id.Client) {\n",
+			new:  "		if false {\n",
+		}},
+		caught: []test{{"server", "TestLateWritesOfAskedCommit", "has 99"}},
+	},
+	{
+		name: "OneSidedBehindTheClock", why: "a client commits in a partition whose clock is behind what the client has seen",
+		edits: []edit{{
+			file: "internal/exec/onesided.go",
+			old:  "	case clock.Tick(ws.words[tickWord]) < ws.seen:\n",
+			new:  "	case false:\n",
+		}},
+		caught: []test{{"server", "TestOneSidedCommitsFollowWhatWasSeen", "was behind"}},
+	},
+	{
+		name: "OneSidedWithoutProofs", why: "a client commits without a look at what it has read beside the leaves that it changes",
+		edits: []edit{{
+			file: "internal/exec/onesided.go",
+			old:  "range [][]index.Proof{p.Rows, p.Gaps} {",
+			new:  "range [][]index.Proof{} {",
+		}},
+		caught: []test{{"server", "TestOneSidedCommitsRestOnReads", "the body ran 1 times"}},
+	},
+	{
 		name: "PreparedReadsAreShared", why: "a prepared transaction shares the leaves of the engine Rolex that it has read in the data server's table alone",
 		edits: []edit{{
 			file: "server/writes.go",

@@ -18,7 +18,7 @@ import (
 
 // Version is checked at Hello; both sides must use the same version of the
 // protocol, and of the memory that clients READ.
-const Version = 21
+const Version = 22
 
 // Op is the first byte of a request.
 type Op uint8
@@ -47,13 +47,14 @@ const (
 	OpBackup                 // a step of a backup: see BackupBegin
 	OpCopy                   // a step of the copy of a data server's log: see CopyBegin
 	OpLease                  // how long the server certainly keeps its place: see Lease
+	OpWriter                 // a client writes an index one-sided: see WriterRequest
 )
 
 var opNames = map[Op]string{
 	OpHello: "hello", OpRead: "read", OpCommit: "commit", OpCall: "call", OpPrepare: "prepare", OpDecide: "decide",
 	OpOutcome: "outcome", OpLoad: "load", OpSeal: "seal", OpStats: "stats", OpResolve: "resolve",
 	OpHandOver: "hand-over", OpValidate: "validate", OpGoodbye: "goodbye", OpAdopt: "adopt", OpReserve: "reserve",
-	OpAlter: "alter", OpCatalog: "catalog", OpEmpty: "empty", OpBackup: "backup", OpCopy: "copy", OpLease: "lease",
+	OpAlter: "alter", OpCatalog: "catalog", OpEmpty: "empty", OpBackup: "backup", OpCopy: "copy", OpLease: "lease", OpWriter: "writer",
 }
 
 func (o Op) String() string {

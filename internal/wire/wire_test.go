@@ -250,6 +250,9 @@ func FuzzDecoders(f *testing.F) {
 		{Kind: twophase.HandOver, From: p1, To: p2, ID: id, Parties: []twophase.Party{p1, p2}, Agent: p2, Tick: 17},
 	}))
 	f.Add(AppendScan(AppendGet([]byte{0}, &index.GetResult{Status: index.Found}), &index.ScanResult{Status: index.Found}, false))
+	f.Add((&WriterRequest{Step: WriterExtend, Partition: 3, Index: 2, Catalog: 1, Name: 77, Owner: 5}).Append(nil))
+	f.Add((&Opened{ID: 9, Owner: 5, Key: 7, Fence: 1, First: 4096, SlotsPerLeaf: 8, Writers: 64, Checksums: true}).Append([]byte{0}))
+	f.Add(AppendSpares([]byte{0}, []Spare{{4096, 1}, {8192, 2}}))
 	f.Add([]byte("\x00{\"server\":1,\"indexes\":[{\"Rows\":3}],\"next\":2}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 {
@@ -285,6 +288,20 @@ func FuzzDecoders(f *testing.F) {
 			if twice := d.Messages(nil); d.End() != nil || !reflect.DeepEqual(ms, twice) {
 				t.Fatalf("messages %+v decode again as %+v", ms, twice)
 			}
+		}
+		var q WriterRequest
+		d = NewDecoder(b[1:])
+		if q.Decode(&d) == nil && !bytes.Equal(q.Append(nil)[1:], b[1:]) {
+			t.Fatalf("request of a writer %x decodes as %+v", b, q)
+		}
+		var o Opened
+		d = NewDecoder(b[1:])
+		if o.Decode(&d) == nil && !bytes.Equal(o.Append(b[:1:1]), b) {
+			t.Fatalf("writer %x decodes as %+v", b, o)
+		}
+		d = NewDecoder(b[1:])
+		if spares := d.Spares(); d.End() == nil && !bytes.Equal(AppendSpares(b[:1:1], spares), b) {
+			t.Fatalf("leaves for splits %x decode as %+v", b, spares)
 		}
 		st := ServerStats{Next: 1}
 		if DecodeStats(b, &st) == nil && st.Next != 0 && (st.Next <= 1 || st.Next > MaxParts) {

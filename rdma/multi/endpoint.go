@@ -113,6 +113,13 @@ func (e *endpoint) Revoke(peer rdma.PeerID) {
 	}
 }
 
+// AtomicsApart implements rdma.ApartAtomics.
+func (e *endpoint) AtomicsApart(peer rdma.PeerID) bool {
+	ep, id := e.fabric(peer)
+	a, ok := ep.(rdma.ApartAtomics)
+	return ok && a.AtomicsApart(id)
+}
+
 // Serve handles the RPCs of all fabrics.
 func (e *endpoint) Serve(h rdma.Handler) error {
 	for k, ep := range e.all {

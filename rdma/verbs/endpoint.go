@@ -150,6 +150,9 @@ func (e *endpoint) Grant(peer rdma.PeerID, k rdma.RKey, a rdma.Access) error {
 	return nil
 }
 
+// AtomicsApart implements rdma.ApartAtomics: few devices promise more.
+func (e *endpoint) AtomicsApart(rdma.PeerID) bool { return true }
+
 // Revoke implements rdma.Endpoint. A device takes nothing for a queue pair that is
 // destroyed.
 func (e *endpoint) Revoke(peer rdma.PeerID) {

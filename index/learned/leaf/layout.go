@@ -187,6 +187,9 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 	}
 	end := l.OrderAt + l.OrderWords
 	l.LookupWords, l.PresentWords, l.LeafWords = WholeLines(l.OrderAt), WholeLines(end), WholeLines(end)
+	if kind == Written {
+		l.LookupWords = l.LeafWords // who looks up a row may go on and change its leaf
+	}
 	if kind == Inline {
 		l.GravesAt = end
 		l.OldersAt = l.GravesAt + 1

@@ -41,6 +41,9 @@ func (l *Layout) Forward(buf []uint64) uint64 {
 	return 0
 }
 
+// Words returns the copy, which the Leaf shares.
+func (v *Leaf) Words() []uint64 { return v.words }
+
 // Whole is the layout's.
 func (v *Leaf) Whole() bool { return v.l.Whole() }
 

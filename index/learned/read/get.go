@@ -150,6 +150,14 @@ func (o *getOp) StartAt(key index.Key, at clock.Tick) {
 // Result implements index.GetOp.
 func (o *getOp) Result() *index.GetResult { return &o.res }
 
+// Leaf implements index.LeafGetter.
+func (o *getOp) Leaf() (addr uint64, words []uint64) {
+	if !o.lay.Whole() {
+		return 0, nil
+	}
+	return o.addr, o.view.Words()
+}
+
 // Next implements index.Op.
 func (o *getOp) Next(done, next *rdma.Batch) bool {
 	switch o.state {
