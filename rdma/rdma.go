@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"drtmx/internal/mem"
 )
@@ -297,6 +298,14 @@ type Endpoint interface {
 	Counters() Counters
 	// Close stops serving; connected peers see ErrPeerDown. It waits for running handlers.
 	Close() error
+}
+
+// Agent is an Endpoint that performs verbs of its peers on the processor of this process, as no RDMA
+// device would: tcp all of them, shm WRITEs and atomics.
+type Agent interface {
+	// AgentTime is how long it has done so. It is time of the clock, which includes what the
+	// processor did for others meanwhile.
+	AgentTime() time.Duration
 }
 
 // ApartAtomics is an Endpoint that tells whether the atomics of a peer are atomic only among each

@@ -107,7 +107,7 @@ func (s *Server) serve(r *rdma.Request) {
 			s.answers.refuse(r, "malformed question about an outcome")
 			return
 		}
-		if s.oneSided.has(id.Client) {
+		if s.oneSided.has(id.Client, r.From) {
 			s.workers.background(func() {
 				s.oneSided.settle(id.Client)
 				s.question(id, sent, how, r)

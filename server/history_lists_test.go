@@ -23,6 +23,7 @@ const (
 	inHash, inOrdered = 0, 1
 	keyBits           = 40
 	hashKeys          = history.Key(1) << keyBits
+	bareShift         = 6 // bits of the keys of a bare table that do not choose the partition
 )
 
 type listSchema struct {
@@ -56,7 +57,7 @@ func newListSchemaOf(room int, e tables.Engine, bare bool) *listSchema {
 		{Name: "list", Type: tables.Text, Size: 8 * room},
 	}
 	ordered := tables.Def{
-		Name: "ordered", Primary: tables.Ordered, Engine: e, Columns: columns, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 6},
+		Name: "ordered", Primary: tables.Ordered, Engine: e, Columns: columns, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: bareShift},
 	}
 	if !bare {
 		ordered.Partition.Shift = 2

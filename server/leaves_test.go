@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/wire"
 	"drtmx/rdma/inproc"
@@ -415,5 +417,30 @@ func TestPreparedReadsHoldLeaves(t *testing.T) {
 	}
 	if !p.writer.shared.Empty() {
 		t.Error("shared locks are left")
+	}
+}
+
+// A View of a table without versions is repeated when a writer invalidates it, also if it took so long
+// that a View of other tables would go on as a Snapshot at once.
+func TestLongViewsWithoutVersionsGoOn(t *testing.T) {
+	cl, cat := startMixed(t, patient())
+	tab := cat.MustTable("written")
+	runs := 0
+	err := cl.DB.View(context.Background(), func(tx *txn.Txn) error {
+		runs++
+		if _, err := tx.Get(tab, tables.Num(7)); err != nil {
+			return err
+		}
+		if runs > 2 {
+			return nil
+		}
+		if err := putN(cl.DB, tab, 7, int64(runs)); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(2 * clock.TickLength)
+		return nil
+	})
+	if err != nil || runs != 3 {
+		t.Errorf("%d runs: %v", runs, err)
 	}
 }

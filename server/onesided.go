@@ -2,7 +2,6 @@ package server
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"drtmx/index/engine"
 	"drtmx/internal/exec"
@@ -15,13 +14,13 @@ import (
 // transactions. The server learns of those only when it settles the writer: then it remembers the
 // last one like the transactions that it has executed itself.
 type oneSided struct {
-	s       *Server
-	opened  atomic.Uint64
-	settled atomic.Uint64
+	s *Server
 
-	mu   sync.Mutex // taken with the lock of an index held
-	of   map[uint64]*clientWriter
-	peer map[rdma.PeerID]int // writers of each
+	mu      sync.Mutex // taken with the lock of an index held
+	of      map[uint64]*clientWriter
+	peer    map[rdma.PeerID]int // writers of each
+	opened  uint64              // counted
+	settled uint64
 }
 
 // clientWriter is a writer of one index in one partition.
@@ -133,7 +132,7 @@ func (os *oneSided) enter(w *clientWriter) bool {
 			return false // under another name: whose its last transaction is would not be known
 		}
 	}
-	os.opened.Add(1)
+	os.opened++
 	os.of[w.name] = w
 	os.peer[w.peer]++
 	return true
@@ -159,7 +158,7 @@ func (os *oneSided) onSettled(h *hosted) func(engine.Owner, uint64) {
 			if w.ix != h || w.owner != o {
 				continue
 			}
-			os.settled.Add(1)
+			os.settled++
 			if committed != 0 {
 				os.s.outcomes.written(wire.ID{Client: w.name, Seq: committed}, w.who)
 			}
@@ -169,11 +168,19 @@ func (os *oneSided) onSettled(h *hosted) func(engine.Owner, uint64) {
 	}
 }
 
-// has reports whether a writer with a name has not been settled.
-func (os *oneSided) has(name uint64) bool {
+// has reports whether a peer's writer with a name has not been settled.
+func (os *oneSided) has(name uint64, who *rdma.Identity) bool {
 	os.mu.Lock()
 	defer os.mu.Unlock()
-	return os.of[name] != nil
+	w := os.of[name]
+	return w != nil && w.who.Same(who)
+}
+
+// counts returns how many writers there are, and how many were opened and settled so far.
+func (os *oneSided) counts() (now int, opened, settled uint64) {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	return len(os.of), os.opened, os.settled
 }
 
 // settle settles a writer: nothing of it takes effect from then on, and its last transaction

@@ -12,6 +12,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/clock"
 	"drtmx/internal/placement"
+	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
 	"drtmx/tables"
@@ -610,5 +611,154 @@ func TestOneSidedCommitsRestOnReads(t *testing.T) {
 	}
 	if n := s.Stats().OneSided - before; n != 3 {
 		t.Errorf("%d of 3 commits were made without the data server", n)
+	}
+}
+
+// A commit at the data server that meets the lock of a client gets a turn, as one whose reads have changed
+// does, and clients stand back meanwhile: it would meet the next lock otherwise, and the next. For a
+// procedure, which has no turns, they stand back for a while.
+func TestClientsStandBack(t *testing.T) {
+	net, cat := inproc.New(inproc.Options{}), mixedCatalog(t)
+	tab := cat.MustTable("written")
+	read := txn.Procedure{Name: "read", ReadOnly: true, Body: func(_ context.Context, tx *txn.Txn, _ []byte) ([]byte, error) {
+		_, err := tx.Get(tab, tables.Num(20))
+		return nil, err
+	}}
+	cl, err := Embedded(context.Background(), EmbeddedConfig{Catalog: cat, Servers: 2, Client: patient(), Network: net, Procedures: []txn.Procedure{read}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	loadMixed(t, cl, cat, func(k uint64) int64 { return int64(k) })
+	home, err := cl.DB.Home(tab, tables.Num(20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p *partition
+	for _, s := range cl.Servers {
+		if at := s.parts.get(placement.Partition(home)); at != nil {
+			p = at
+		}
+	}
+	stop := &halts{before: make(chan struct{}), met: make(chan struct{}, 1)}
+	stopped := stoppable(t, cl, net, stop)
+	ended := make(chan error, 1)
+	go func() { ended <- putN(stopped, tab, 20, 99) }()
+	<-stop.met
+	c := txn.Config{ServerWrites: true, Retry: txn.Retry{Attempts: 2}, Servers: []string{cl.Servers[0].Addr()}, Dial: net.Dial}
+	once, err := txn.Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer once.Close()
+	if err := putN(once, tab, 20, 55); !errors.Is(err, txn.ErrConflict) {
+		t.Errorf("a commit at the data server, beside a client's lock: %v", err)
+	}
+	p.mu.Lock()
+	if p.requests.lines.reserved == 0 {
+		t.Error("no turn was reserved")
+	}
+	p.requests.quiet = 0
+	p.mu.Unlock()
+	if _, err := once.Call(t.Context(), home, "read", nil); !errors.Is(err, txn.ErrConflict) {
+		t.Errorf("a procedure beside a client's lock: %v", err)
+	}
+	p.mu.Lock()
+	if p.requests.quiet == 0 {
+		t.Error("clients do not stand back")
+	}
+	p.requests.quiet = 1<<63 - 1
+	p.unlock()
+	close(stop.before)
+	if err := <-ended; err != nil {
+		t.Errorf("the client that had its locks already: %v", err)
+	}
+	s, err := cl.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, quiet := range []bool{true, false} {
+		before := s.Stats().OneSided
+		if err := putN(s, tab, 20, 7); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Stats().OneSided - before; n > 0 == quiet {
+			t.Errorf("%d commits without the data server, quiet %v", n, quiet)
+		}
+		p.mu.Lock()
+		p.requests.quiet = 0
+		p.unlock()
+	}
+}
+
+// A client that finds the index fenced commits at the data server, and opens the index again for its next
+// commit, if it knows the version of the catalogue that the data server has.
+func TestFencedWritersOpenAgain(t *testing.T) {
+	net := inproc.New(inproc.Options{})
+	cl, cat := startMixedOver(t, patient(), net)
+	tab := cat.MustTable("written")
+	s, err := cl.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	fence := func() {
+		for _, srv := range cl.Servers {
+			for _, p := range srv.parts.here {
+				p.has.Load().indexes[tab.Primary().ID].written().Fence()
+			}
+		}
+	}
+	for i, x := range []struct {
+		fenced bool
+		want   uint64
+	}{{false, 1}, {false, 1}, {true, 0}, {false, 1}, {false, 1}} {
+		if x.fenced {
+			fence()
+		}
+		before := s.Stats().OneSided
+		if err := putN(s, tab, 20, int64(i)); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.Stats().OneSided - before; n != x.want {
+			t.Errorf("commit %d: %d without the data server, want %d", i, n, x.want)
+		}
+		if n := valueOf(t, cl.DB, tab, 20); n != int64(i) {
+			t.Errorf("commit %d: row 20 has %d", i, n)
+		}
+	}
+	conn, err := net.Dial(t.Context(), cl.Servers[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	here := cl.Servers[0].parts.here[0].id
+	for _, x := range []struct {
+		what string
+		q    wire.WriterRequest
+		want wire.Code
+	}{
+		{"in a version that the data server does not have", wire.WriterRequest{Partition: here, Index: tab.Primary().ID, Catalog: cat.Version() + 1, Name: 1}, wire.Conflict},
+		{"of an index that is not there", wire.WriterRequest{Partition: here, Index: 99, Name: 1}, wire.Conflict},
+		{"of an index that clients do not write", wire.WriterRequest{Partition: here, Index: cat.MustTable("kept").Primary().ID, Name: 1}, wire.Bad},
+		{"without a name", wire.WriterRequest{Partition: here, Index: tab.Primary().ID}, wire.Bad},
+		{"for the first time", wire.WriterRequest{Partition: here, Index: tab.Primary().ID, Name: 1}, wire.OK},
+		{"again", wire.WriterRequest{Partition: here, Index: tab.Primary().ID, Name: 1}, wire.OK},
+		{"under two names", wire.WriterRequest{Partition: here, Index: tab.Primary().ID, Name: 2}, wire.Bad},
+		{"leaves under another's name", wire.WriterRequest{Step: wire.WriterExtend, Partition: here, Index: tab.Primary().ID, Name: 2}, wire.Unavailable},
+		{"leaves", wire.WriterRequest{Step: wire.WriterExtend, Partition: here, Index: tab.Primary().ID, Name: 1}, wire.OK},
+	} {
+		resp, err := rdma.Call(t.Context(), conn, x.q.Append(nil), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code := wire.Code(resp[0]); code != x.want {
+			t.Errorf("a writer opened %s: answer %d, want %d", x.what, code, x.want)
+		}
 	}
 }

@@ -104,7 +104,8 @@ type requests struct {
 	waitsFor []wire.RowName // rows that the last attempt must wait for, if they are known
 	over     []*request     // to be answered when the mutex is free
 
-	held bool // clients that write indexes must let others pass
+	held  bool          // clients that write indexes must let others pass
+	quiet time.Duration // until then, by clock.Fast
 
 	running atomic.Pointer[exec.Procedure] // nil between two runs
 	runs    atomic.Uint64
@@ -149,6 +150,13 @@ func (rs *requests) place(q *request, e end, body []byte) (answer bool) {
 		q.cause = exec.CauseLocked
 		if rs.queue(q, e, body) {
 			return false
+		}
+		if e == locked && rs.p.nprepare == 0 && rs.p.has.Load().apart { // a client has the lock
+			rs.lines.arrived(q.id.Client)
+			if rs.lines.lose(q) {
+				return false // for as long as it has its turn, clients stand back
+			}
+			rs.quiet = clock.Fast() + quietTime
 		}
 	}
 	rs.refuse(q, conflict(q.cause))
@@ -317,12 +325,17 @@ func (rs *requests) finish() (answers []*request) {
 	if len(rs.lines.ready) > 0 {
 		rs.lines.serve()
 	}
-	if busy := rs.lines.busy(); busy != rs.held {
+	if busy := rs.lines.busy() || rs.quiet > clock.Fast(); busy != rs.held {
 		rs.tellWriters(busy)
 	}
 	answers, rs.over = rs.over, nil
 	return answers
 }
+
+// quietTime is for how long clients that write indexes themselves stand back after a request here has
+// met a lock of one of them. It is longer than the rest before that request's next attempt, which
+// would meet the next lock otherwise, and the next.
+const quietTime = 2 * time.Millisecond
 
 // tellWriters makes clients that write indexes themselves send their transactions here as long
 // as others wait: they do not see the lines.

@@ -322,6 +322,9 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 	if r.d != nil || r.kind == "hosts" { // Rolex is in memory only
 		r.l.Rolex = false
 	}
+	if r.losses != nil {
+		r.losses.bare = r.l.Rolex && r.l.Bare
+	}
 	if r.kind == "hosts" {
 		return r.runHosts(t)
 	}

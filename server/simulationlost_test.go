@@ -28,6 +28,7 @@ import (
 type losses struct {
 	after, down         int // ms: the most until the next loss, and until a server starts again
 	servers, partitions int
+	bare                bool // the ordered table is: see load.Bare
 
 	mu   sync.Mutex
 	gone map[int]bool
@@ -43,6 +44,9 @@ func (l *losses) ofKey(k history.Key) bool {
 	if k >= hashKeys {
 		return l.ofPartition(uint64(k - hashKeys))
 	}
+	if l.bare {
+		return l.ofPartition(uint64(k) >> bareShift)
+	}
 	return l.ofPartition(uint64(k) >> 2)
 }
 
@@ -52,7 +56,7 @@ func (l *losses) ofEntry(k history.Key, n int) bool {
 	if k >= hashKeys {
 		return l.ofPartition(uint64(k-hashKeys) >> 2)
 	}
-	return l.ofPartition(uint64(n))
+	return !l.bare && l.ofPartition(uint64(n))
 }
 
 // left is a history as the survivors have seen it: without what was read and written

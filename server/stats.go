@@ -68,6 +68,7 @@ func (s *Server) ownStats() wire.ServerStats {
 		Verbs: s.ep.Counters(), Process: processStats(), Durability: s.cfg.Durability.String(), Recovery: s.Recovery(),
 	}
 	st.Outcomes, st.OutcomeBytes = s.outcomes.kept()
+	st.Writers, st.WritersOpened, st.WritersSettled = s.oneSided.counts()
 	if a, ok := s.ep.(rdma.Auditor); ok {
 		st.Refusals = a.Refusals()
 	}
@@ -77,6 +78,9 @@ func (s *Server) ownStats() wire.ServerStats {
 		st.LeaseLeft = &left
 	}
 	st.Log = s.durable.stats()
+	if a, ok := s.ep.(rdma.Agent); ok {
+		st.AgentSeconds = a.AgentTime().Seconds()
+	}
 	st.CPUSeconds = cpuTimeOfProcess().Seconds()
 	return st
 }
@@ -179,6 +183,13 @@ func (p *partition) stats() wire.PartitionStats {
 	p.mu.Unlock()
 	st.Fenced = p.control.Load(epochWord)&fenceBit != 0
 	st.UsedBytes, st.MappedBytes, st.LimitBytes = p.arena.Used(), p.region.Size(), p.region.MaxBytes()
+	for _, h := range p.has.Load().indexes {
+		if h.leaves != nil {
+			st.UsedBytes += h.written().Used()
+			st.MappedBytes += h.leaves.region.Size()
+			st.LimitBytes += h.leaves.region.MaxBytes()
+		}
+	}
 	return st
 }
 

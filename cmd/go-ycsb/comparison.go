@@ -33,6 +33,7 @@ type engineRun struct {
 	Kinds      map[string]kindCost `json:"kinds"`
 	ClientCPU  float64             `json:"client_cpu_s"` // of servers too, if not separable
 	ServerCPU  float64             `json:"server_cpu_s"`
+	AgentTime  float64             `json:"agent_s"` // of ServerCPU: for verbs that a device would perform
 	Separable  bool                `json:"cpu_separable"`
 	Fallbacks  uint64              `json:"fallbacks"`
 	Chases     uint64              `json:"chases"`
@@ -70,7 +71,7 @@ func newEngineRun(label string, clients int, r *bench.Result, edges *[2]load.Gau
 		run.First = r.First.Error()
 	}
 	if run.Separable {
-		run.ServerCPU = from.ServerCPU(to)
+		run.ServerCPU, run.AgentTime = from.ServerCPU(to), from.AgentTime(to)
 	}
 	for _, k := range r.Kinds() {
 		if k.InTotal {
@@ -145,7 +146,7 @@ func (c *comparison) print(w io.Writer, f *compareFlags, workload string) {
 			m.RTT, m.Verb, m.Atomic, m.Byte, m.Cores, m.RPC, m.Dilation)
 	}
 	for _, clients := range f.clients {
-		rows := [][]string{{fmt.Sprintf("%d clients", clients), "per second", "µs CPU of clients", "of data servers", "cached", "fallbacks", "right links"}}
+		rows := [][]string{{fmt.Sprintf("%d clients", clients), "per second", "µs CPU of clients", "of data servers", "of it verbs", "cached", "fallbacks", "right links"}}
 		if c.Node != nil {
 			rows[0] = append(rows[0], "bound", "by", "µs computed by client", "by handlers")
 		}
@@ -186,13 +187,14 @@ func spreadOf(rs []*engineRun, v func(*engineRun) float64) cli.Spread {
 
 func throughputRow(label string, rs []*engineRun) []string {
 	client := spreadOf(rs, func(r *engineRun) float64 { return r.perOperation(r.ClientCPU) }).String()
-	server := "with clients"
+	server, verbs := "with clients", "with clients"
 	if !slices.ContainsFunc(rs, func(r *engineRun) bool { return !r.Separable }) {
 		server = spreadOf(rs, func(r *engineRun) float64 { return r.perOperation(r.ServerCPU) }).String()
+		verbs = spreadOf(rs, func(r *engineRun) float64 { return r.perOperation(r.AgentTime) }).String()
 	}
 	middle := func(v func(*engineRun) float64) float64 { return spreadOf(rs, v).Median }
 	row := []string{
-		label, spreadOf(rs, func(r *engineRun) float64 { return r.Throughput }).String(), client, server,
+		label, spreadOf(rs, func(r *engineRun) float64 { return r.Throughput }).String(), client, server, verbs,
 		cli.BytesText(uint64(middle(func(r *engineRun) float64 { return float64(r.CacheBytes) }))),
 		strconv.Itoa(int(middle(func(r *engineRun) float64 { return float64(r.Fallbacks) }))),
 		strconv.Itoa(int(middle(func(r *engineRun) float64 { return float64(r.Chases) }))),

@@ -11,7 +11,7 @@ import (
 // The halves that NewServer and NewClient make of one definition belong together.
 func TestHalvesFit(t *testing.T) {
 	for name, d := range map[string]Def{
-		"hash": {}, "hash of strings": {Strings: true}, "ordered": {Ordered: true}, "ordered strings": {Ordered: true, Strings: true},
+		"hash": {}, "hash of strings": {Strings: true}, "ordered": {Ordered: true}, "ordered strings": {Ordered: true, Strings: true}, "rolex": {Ordered: true, Rolex: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Duration(0)
@@ -30,14 +30,25 @@ func TestHalvesFit(t *testing.T) {
 			eng := indextest.Engine{
 				NewServer: func(e *indextest.Env, rowWords int) (s index.Server, err error) {
 					d.RowWords = rowWords
-					last, err = NewServer(d, ServerOptions{Arena: e.Arena, Locks: e.Locks, SlotsPerLeaf: 8})
+					o := ServerOptions{Arena: e.Arena, Locks: e.Locks, SlotsPerLeaf: 8}
+					if d.Rolex {
+						if err := e.AddLeaves(); err != nil {
+							return nil, err
+						}
+						o.Leaves = LeavesOptions{Region: e.Leaves, Number: 3, Checksums: e.Arena.Checksums()}
+					}
+					last, err = NewServer(d, o)
 					return last, err
 				},
 				NewClient: func(e *indextest.Env, root uint64, _ int, inOrder bool) (index.Client, error) {
 					tick(last)
-					return NewClient(d, root, e.RKey, ClientOptions{InOrder: inOrder, Locations: 16}), nil
+					o := ClientOptions{InOrder: inOrder, Locations: 16}
+					if d.Rolex {
+						o.Leaves, o.Number = e.LeavesKey, 3
+					}
+					return NewClient(d, root, e.RKey, o), nil
 				},
-				Tick: tick, Strings: d.Strings,
+				Tick: tick, Strings: d.Strings, Coarse: d.Rolex,
 			}
 			o := indextest.ModelRun{Variant: indextest.Variants()[0], Seed: indextest.Seed(t), Ops: 2000, Keys: 100, RowWords: 5, Ordered: d.Ordered}
 			if d.Strings {

@@ -52,6 +52,7 @@ type ClientWritten interface {
 	Extend(o Owner, peer rdma.PeerID) ([]Spare, error)
 	Settle(o Owner, peer rdma.PeerID) (committed uint64, err error)
 	Options() WriterOptions
+	Used() uint64
 	Fence()
 	Busy(busy bool)
 }

@@ -174,19 +174,45 @@ func (s *Server) Restore(key index.Key, row []uint64, h block.Header) error {
 // Bury implements index.Server: deletions leave no traces.
 func (s *Server) Bury(clock.Tick, int) (done int) { return 0 }
 
-// Stats implements index.Server. It looks at each leaf, because writers do not tell what they do.
+// Stats implements index.Server. It looks at each leaf, because writers do not tell what they do. In
+// between it lets transactions pass.
 func (s *Server) Stats() (st index.ServerStats) {
+	for at, more := (knownLeaf{}), true; more; {
+		at, more = s.countRows(at, &st)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known.Ascend(func(l knownLeaf) bool {
-		st.Rows += uint64(leaf.Unpack(s.span(l.addr).Load(leaf.MetaWord)).Live)
-		return true
-	})
 	st.Leaves, st.Unlinks = s.leaves.Load(), s.unlinks.Load()
 	st.RowBytes = st.Leaves * s.l.LeafBytes()
 	s.trainer.Stats(&st)
 	st.IndexBytes = st.ModelBytes + st.TTBytes
 	return st
+}
+
+// countedAtOnce is how many leaves countRows looks at.
+const countedAtOnce = 256
+
+// countRows adds the rows of some leaves, from one on. It returns where to go on.
+func (s *Server) countRows(from knownLeaf, st *index.ServerStats) (next knownLeaf, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	s.known.AscendGreaterOrEqual(from, func(l knownLeaf) bool {
+		if n++; n > countedAtOnce {
+			next, more = l, true
+			return false
+		}
+		st.Rows += uint64(leaf.Unpack(s.span(l.addr).Load(leaf.MetaWord)).Live)
+		return true
+	})
+	return next, more
+}
+
+// Used returns how many bytes of the region of leaves are in use.
+func (s *Server) Used() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.end
 }
 
 // Check implements index.Server. No writer may be at work.

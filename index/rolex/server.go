@@ -294,7 +294,7 @@ func (s *Server) Open(peer rdma.PeerID, key rdma.RKey) (Opened, error) {
 	}
 	o := s.unused[n-1]
 	s.unused, s.written = s.unused[:n-1], true
-	s.region.MustSpan(s.l.slotAddr(o), slotBytes).Zero()
+	s.region.MustSpan(s.l.slotAddr(o), intentHeadWords*mem.WordBytes).Zero() // there is no complete intent then
 	s.writers[o] = &record{peer: peer}
 	return s.opened(o, key), nil
 }

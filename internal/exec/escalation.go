@@ -93,6 +93,7 @@ func (e *escalation) ended(t *Txn) {
 	}
 	if t.noVersions {
 		e.possible = false // it has read a table that no Snapshot can read
+		return
 	}
 	switch t.cause {
 	case CauseRow, CauseGap:

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"drtmx/index"
@@ -31,9 +32,9 @@ type life struct {
 // hosted is a partition in one life of its server.
 type hosted struct {
 	rkey    rdma.RKey
-	leaves  []rdma.RKey         // of regions with the leaves of one index, by index number; under DB.mu
-	clients []index.Client      // by index number, as many as are in the server's hello; under DB.mu
-	before  []index.ClientStats // counters of the client halves of earlier lives; under DB.mu
+	leaves  atomic.Pointer[[]rdma.RKey] // of regions with the leaves of one index, by index number; it changes under DB.mu
+	clients []index.Client              // by index number, as many as are in the server's hello; under DB.mu
+	before  []index.ClientStats         // counters of the client halves of earlier lives; under DB.mu
 }
 
 // bind returns the life that a server's hello describes, with client halves for the
@@ -61,11 +62,13 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 		if p.clients == nil {
 			p.rkey = rdma.RKey(hp.RKey)
 		}
+		keys := p.leafKeys()
 		for id := len(p.clients); id < len(hp.Roots); id++ {
 			leaves := rdma.RKey(hp.LeavesOf(id))
-			p.leaves = append(p.leaves, leaves)
+			keys = append(slices.Clip(keys), leaves)
 			p.clients = append(p.clients, newClient(&db.cfg, indexes[id], hp.Roots[id], p.rkey, leaves, inOrder))
 		}
+		p.leaves.Store(&keys)
 	}
 	for id := range db.placement.Of(h.Server) {
 		if lf.parts[id].clients == nil {
@@ -79,6 +82,14 @@ func (db *DB) bind(h *wire.Hello, inOrder bool) (*life, error) {
 	}
 	db.lives[h.Server] = lf
 	return lf, nil
+}
+
+// leafKeys returns the keys of the regions with the leaves of one index, by index number.
+func (h *hosted) leafKeys() []rdma.RKey {
+	if keys := h.leaves.Load(); keys != nil {
+		return *keys
+	}
+	return nil
 }
 
 func newClient(cfg *Config, ix *tables.Index, root uint64, rkey, leaves rdma.RKey, inOrder bool) index.Client {
@@ -117,18 +128,15 @@ func (db *DB) client(lf *life, ix int, part placement.Partition) index.Client {
 	return nil
 }
 
-// region returns the key of the region of a partition that a proof names, and the address in
-// it. ok is false if the server has announced no such region.
-func (db *DB) region(lf *life, part placement.Partition, at uint64) (key rdma.RKey, addr uint64, ok bool) {
+// region returns the key of the region that a proof names, and the address in it. ok is false if the
+// server has announced no such region.
+func (h *hosted) region(at uint64) (key rdma.RKey, addr uint64, ok bool) {
 	number, addr := index.RegionOf(at)
-	h := &lf.parts[part]
 	if number == 0 {
 		return h.rkey, addr, true
 	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if id := wire.IndexOf(number); id < len(h.leaves) && h.leaves[id] != 0 {
-		return h.leaves[id], addr, true
+	if keys, id := h.leafKeys(), wire.IndexOf(number); id < len(keys) && keys[id] != 0 {
+		return keys[id], addr, true
 	}
 	return 0, 0, false
 }

@@ -266,7 +266,7 @@ func (ws *writers) describe(t *Txn, l *link, lf *life, ix *tables.Index, c *wire
 				continue // of the same leaf
 			}
 			last = pr
-			key, addr, ok := ws.s.db.region(lf, p.Partition, pr.Addr)
+			key, addr, ok := lf.parts[p.Partition].region(pr.Addr)
 			if !ok {
 				return false, nil
 			}

@@ -182,7 +182,7 @@ func (v *validator) reread(t *Txn, chunk []proof) error {
 		key, addr := rkey, p.Addr
 		if number, _ := index.RegionOf(addr); number != 0 {
 			var ok bool
-			if key, addr, ok = v.db.region(v.net.life(p.part), p.part, addr); !ok {
+			if key, addr, ok = v.net.life(p.part).parts[p.part].region(addr); !ok {
 				return fmt.Errorf("%w: a proof names region %d of partition %d", ErrProtocol, number, p.part)
 			}
 		}

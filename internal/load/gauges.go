@@ -69,6 +69,15 @@ func (g *Gauges) Separable(to *Gauges) bool {
 	return true
 }
 
+// AgentTime returns how long, in seconds, all data servers performed verbs of clients from g to to, as
+// no RDMA device would have them do: it is part of ServerCPU.
+func (g *Gauges) AgentTime(to *Gauges) (sum float64) {
+	for i := range to.Servers {
+		sum += to.Servers[i].AgentSeconds - g.Servers[i].AgentSeconds
+	}
+	return sum
+}
+
 // ServerCPU returns the CPU time, in seconds, of all data servers from g to to.
 func (g *Gauges) ServerCPU(to *Gauges) (sum float64) {
 	seen := map[int]bool{}

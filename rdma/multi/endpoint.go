@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -151,6 +152,16 @@ func (e *endpoint) corkers(do func(rdma.Corker)) {
 func (e *endpoint) Counters() (sum rdma.Counters) {
 	for _, ep := range e.all {
 		sum = sum.Add(ep.Counters())
+	}
+	return sum
+}
+
+// AgentTime implements rdma.Agent.
+func (e *endpoint) AgentTime() (sum time.Duration) {
+	for _, ep := range e.all {
+		if a, ok := ep.(rdma.Agent); ok {
+			sum += a.AgentTime()
+		}
 	}
 	return sum
 }

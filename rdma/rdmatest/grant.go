@@ -70,7 +70,14 @@ func caseGrantOne(r *rig) {
 	pa, pb := r.peerOf(a), r.peerOf(b)
 	r.tries("nothing is granted", a, m, k, 0)
 	r.check(e.Grant(pa, k, rdma.AccessWrite))
+	before := time.Duration(0)
+	if r.f.Performs {
+		before = e.(rdma.Agent).AgentTime()
+	}
 	r.tries("WRITE is granted", a, m, k, rdma.AccessWrite)
+	if r.f.Performs && e.(rdma.Agent).AgentTime() <= before {
+		r.Errorf("the server has performed verbs, and no time was counted")
+	}
 	r.tries("WRITE is granted to another", b, m, k, 0)
 	r.tries("WRITE of another region is granted", a, other, kOther, 0)
 	r.check(e.Grant(pa, k, rdma.AccessAtomic))

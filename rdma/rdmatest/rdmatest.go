@@ -37,6 +37,8 @@ type Fixture struct {
 	NewRegion func(mem.Options) (*mem.Region, error)
 	// Grants are the accesses a region can be granted; 0 means AccessRead.
 	Grants rdma.Access
+	// Performs says that endpoints perform WRITEs and atomics in their own process: see rdma.Agent.
+	Performs bool
 	// Allocs is the number of allocations allowed per round in steady state,
 	// for providers over a library that allocates; the contract requires 0.
 	Allocs float64

@@ -1,6 +1,8 @@
 package shm
 
 import (
+	"time"
+
 	"drtmx/internal/mem"
 	"drtmx/rdma"
 	"drtmx/rdma/internal/provide"
@@ -48,7 +50,7 @@ func (c *serverConn) performVerbs() bool {
 
 // performAll performs verbs in their order, and publishes the results.
 func (c *serverConn) performAll(verbs mem.Span) error {
-	results := 0
+	began, results := time.Now(), 0
 	for at := 0; at < verbs.Words(); {
 		v, err := decodeVerb(verbs.Slice(at, verbs.Words()-at))
 		if err != nil {
@@ -77,6 +79,7 @@ func (c *serverConn) performAll(verbs mem.Span) error {
 		r.Store(1, old)
 		results++
 	}
+	c.link.e.Spent(began)
 	c.response.publishVerbs(c.agent.seq, results*resultWords)
 	return nil
 }

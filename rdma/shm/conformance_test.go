@@ -53,6 +53,7 @@ func fixture(o Options, addr func(testing.TB) string) func(testing.TB) rdmatest.
 			Addr:      func() string { return addr(t) },
 			NewRegion: sharedRegion,
 			Grants:    rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic,
+			Performs:  true,
 			Kill:      func(e rdma.Endpoint) { e.(*endpoint).stop() },
 		}
 	}

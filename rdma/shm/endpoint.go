@@ -20,6 +20,7 @@ import (
 type endpoint struct {
 	provide.Endpoint
 	provide.Audit
+	provide.AgentClock
 	p        *Provider
 	opts     rdma.ListenOptions
 	maxLinks int

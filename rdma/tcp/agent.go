@@ -48,6 +48,8 @@ type agent struct {
 	out    []uint64 // answers not sent yet
 	header int      // of the results being gathered, or -1
 	count  rdma.Counters
+
+	performed bool // verbs, in the last call of consume
 }
 
 func newAgent(c caller, x *provide.Extra, n *provide.Audit, t *rdma.Tally) *agent {
@@ -61,6 +63,7 @@ func (a *agent) consume(w []uint64) (used int, err error) {
 		n, err := a.step(w[used:])
 		if err != nil || n == 0 {
 			a.tally.Add(&a.count)
+			a.performed = a.count.Reads+a.count.Writes+a.count.Atomics > 0
 			a.count = rdma.Counters{}
 			return used, err
 		}

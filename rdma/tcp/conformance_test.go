@@ -26,6 +26,7 @@ func fixture(o Options) func(testing.TB) rdmatest.Fixture {
 		return rdmatest.Fixture{
 			Provider: newProvider(t, o),
 			Grants:   rdma.AccessRead | rdma.AccessWrite | rdma.AccessAtomic,
+			Performs: true,
 			Kill:     func(e rdma.Endpoint) { e.(*endpoint).stop() },
 			Drop:     reset,
 		}

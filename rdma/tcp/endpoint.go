@@ -35,6 +35,7 @@ var _ rdma.Auditor = (*endpoint)(nil)
 type endpoint struct {
 	provide.Endpoint
 	provide.Audit
+	provide.AgentClock
 	p        *Provider
 	opts     rdma.ListenOptions
 	listener *net.TCPListener

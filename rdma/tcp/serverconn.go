@@ -56,7 +56,11 @@ func (c *serverConn) run() {
 		n, err := c.read(b[fill:])
 		fill += n
 		if n > 0 {
+			began := time.Now()
 			used, err := c.agent.consume(in[:fill/mem.WordBytes])
+			if c.agent.performed {
+				c.e.Spent(began)
+			}
 			if err == nil {
 				err = c.agent.flush()
 			}

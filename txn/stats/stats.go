@@ -19,7 +19,10 @@ type Server struct {
 	StartUnix   float64 `json:"start_unix"` // seconds
 	PID         int     `json:"pid"`
 	CPUSeconds  float64 `json:"cpu_seconds"` // user and system time of the server's process
-	Stopping    bool    `json:"stopping,omitempty"`
+	// AgentSeconds of them were spent on verbs that clients would have a device perform: over tcp
+	// all verbs, over shm WRITEs and atomics.
+	AgentSeconds float64 `json:"agent_seconds"`
+	Stopping     bool    `json:"stopping,omitempty"`
 	// LeaseLeft is for how many seconds the server certainly keeps its place, if
 	// another process may take it after that; nil if none may.
 	LeaseLeft *float64 `json:"lease_left_s,omitempty"`
@@ -40,9 +43,17 @@ type Server struct {
 	RepliesLost  uint64 `json:"replies_lost"` // answers that could not be sent
 	Decisions    int    `json:"decisions"`    // commits kept until all participants know them
 
-	Greeted      uint64         `json:"greeted"`      // connections that said hello
-	Disconnected uint64         `json:"disconnected"` // connections that ended
-	Refusals     []rdma.Refusal `json:"refusals"`     // of the endpoint, if it counts them
+	Greeted      uint64 `json:"greeted"`      // connections that said hello
+	Disconnected uint64 `json:"disconnected"` // connections that ended
+
+	// Writers is how many writers of indexes clients are now, by connection, partition and index.
+	// WritersOpened counts them since the start, and WritersSettled those whose access has ended
+	// since: what they had begun was completed or undone. See tables.Rolex.
+	Writers        int    `json:"writers"`
+	WritersOpened  uint64 `json:"writers_opened"`
+	WritersSettled uint64 `json:"writers_settled"`
+
+	Refusals []rdma.Refusal `json:"refusals"` // of the endpoint, if it counts them
 
 	// Verbs counts what the endpoint has seen: RPCs always, one-sided verbs
 	// only if the provider performs them on the server's side.
@@ -156,9 +167,9 @@ type Partition struct {
 	Prepared    int    `json:"prepared"`
 	Parked      uint64 `json:"parked"`       // requests that waited, for the decision of a transaction in doubt or behind others for a row
 	ParkedLong  uint64 `json:"parked_long"`  // of Parked: gave up
-	UsedBytes   uint64 `json:"used_bytes"`   // of the region
-	MappedBytes uint64 `json:"mapped_bytes"` // by which the region has grown so far
-	LimitBytes  uint64 `json:"limit_bytes"`  // to which it may grow
+	UsedBytes   uint64 `json:"used_bytes"`   // of its regions
+	MappedBytes uint64 `json:"mapped_bytes"` // by which they have grown so far
+	LimitBytes  uint64 `json:"limit_bytes"`  // to which they may grow
 
 	// HorizonLag is how many commits are visible and not yet durable.
 	HorizonLag int `json:"horizon_lag"`
