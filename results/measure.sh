@@ -59,6 +59,13 @@ engines=(
 "enginescurve|YCSB C with 1 to 128 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node weak --clients 1,4,16,32,128 --repeat 1 --duration 3s"
 "engines4|YCSB C with 64 clients and 4 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node cores=4 --clients 64 --repeat 1 --duration 3s"
 "engines16|YCSB C with 64 clients and 16 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines xstore,rpc,treecache,fullcache --node cores=16 --clients 64 --repeat 1 --duration 3s"
+"rolexa|ROLEX and XStore: YCSB A with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node weak --clients 64 --repeat 3 --duration 3s"
+"rolexb|ROLEX and XStore: YCSB B with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadb -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node weak --clients 64 --repeat 3 --duration 3s"
+"rolexd|ROLEX and XStore: YCSB D with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadd -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node weak --clients 64 --repeat 3 --duration 3s"
+"rolexinserts|ROLEX and XStore: inserts alone with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadd -p readproportion=0 -p insertproportion=1 -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node weak --clients 64 --repeat 3 --duration 3s"
+"rolexupdates|ROLEX and XStore: updates alone, of evenly chosen rows, with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p readproportion=0 -p updateproportion=1 -p requestdistribution=uniform -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node weak --clients 64 --repeat 3 --duration 3s"
+"rolex4|ROLEX and XStore: YCSB A with 64 clients and 4 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node cores=4 --clients 64 --repeat 3 --duration 3s"
+"rolex16|ROLEX and XStore: YCSB A with 64 clients and 16 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node cores=16 --clients 64 --repeat 3 --duration 3s"
 )
 
 wanted=("$@")
@@ -89,7 +96,7 @@ measure() {
 about() {
 	case $1 in
 	*/engines.md)
-		echo "Written by \`results/measure.sh\`. The ordered index with one-sided READs and models (\`xstore\`), the same with an RPC for each lookup and scan (\`rpc\`), and the same tree with one-sided READs and inner nodes cached instead of models, 128 KiB of them for each index (\`treecache\`) or all (\`fullcache\`). One data server, whose machine is modelled: one core, unless a command says otherwise, behind a fast network (docs/ycsb.md). Rates and latencies are emulated with that model, which is a choice; they are not measurements of RDMA. Rounds, READs, bytes and RPCs are exact. The *bound* is what these counts allow on the modelled machine."
+		echo "Written by \`results/measure.sh\`. The ordered index with one-sided READs and models (\`xstore\`), the same with an RPC for each lookup and scan (\`rpc\`), and the same tree with one-sided READs and inner nodes cached instead of models, 128 KiB of them for each index (\`treecache\`) or all (\`fullcache\`); and leaves that clients write, too (\`rolex\`, docs/rolex.md). One data server, whose machine is modelled: one core, unless a command says otherwise, behind a fast network (docs/ycsb.md). Rates and latencies are emulated with that model, which is a choice; they are not measurements of RDMA. Rounds, READs, bytes and RPCs are exact. The *bound* is what these counts allow on the modelled machine."
 		;;
 	*)
 		echo "Written by \`results/measure.sh\`. Times are those of emulated fabrics (shared memory of one host, or one process) on a small shared machine. Ratios within one run are more meaningful than times."

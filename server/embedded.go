@@ -45,6 +45,8 @@ type EmbeddedConfig struct {
 	Family learned.Family
 	// PublishInner is every server's Config.PublishInner. It is set if Client.Cache needs it.
 	PublishInner bool
+	// WriterLease is every server's Config.WriterLease.
+	WriterLease time.Duration
 	// Durability is that of every server's Config. With Disk, Dir is the data directory of
 	// the cluster, in which each server has its own: a program that opens it again
 	// continues with the data that it left. FS, SegmentBytes, CheckpointBytes and
@@ -125,7 +127,7 @@ func Embedded(ctx context.Context, c EmbeddedConfig) (*Cluster, error) {
 	for i := range addrs {
 		s, err := New(Config{
 			Index: i, Addrs: addrs, Partitions: c.Partitions, Catalog: c.Catalog, Procedures: c.Procedures,
-			Provider: provider, MemoryBytes: c.MemoryBytes, Family: c.Family, Log: c.Log, PublishInner: c.PublishInner || c.Client.Cache.Keep.Inner(),
+			Provider: provider, MemoryBytes: c.MemoryBytes, Family: c.Family, Log: c.Log, PublishInner: c.PublishInner || c.Client.Cache.Keep.Inner(), WriterLease: c.WriterLease,
 			Retain: c.Retain, RetainBytes: c.RetainBytes,
 			Durability: c.Durability, Dir: ServerDir(c.Dir, i), FS: c.FS, SegmentBytes: c.SegmentBytes,
 			CheckpointBytes: c.CheckpointBytes, CheckpointRate: c.CheckpointRate, hosted: hosting.Options{Origin: c.origin},

@@ -325,7 +325,7 @@ func (rs *requests) finish() (answers []*request) {
 	if len(rs.lines.ready) > 0 {
 		rs.lines.serve()
 	}
-	if busy := rs.lines.busy() || rs.quiet > clock.Fast(); busy != rs.held {
+	if busy := rs.lines.busy() || rs.isQuiet(); busy != rs.held {
 		rs.tellWriters(busy)
 	}
 	answers, rs.over = rs.over, nil
@@ -336,6 +336,14 @@ func (rs *requests) finish() (answers []*request) {
 // met a lock of one of them. It is longer than the rest before that request's next attempt, which
 // would meet the next lock otherwise, and the next.
 const quietTime = 2 * time.Millisecond
+
+// isQuiet reports whether clients stand back because a procedure has met a lock of theirs.
+func (rs *requests) isQuiet() bool {
+	if rs.quiet != 0 && rs.quiet <= clock.Fast() {
+		rs.quiet = 0
+	}
+	return rs.quiet != 0
+}
 
 // tellWriters makes clients that write indexes themselves send their transactions here as long
 // as others wait: they do not see the lines.

@@ -65,6 +65,10 @@ type Config struct {
 	// PublishInner publishes the inner nodes of ordered indexes with native keys, for clients
 	// whose cache keeps those instead of models: see txn.CacheTree.
 	PublishInner bool
+	// WriterLease is how long a client that writes a table of the engine tables.Rolex without the
+	// data server may hold rows that others wait for; 0 means 100 ms. Then its connection is ended,
+	// and what it has begun is completed or undone.
+	WriterLease time.Duration
 	// slots of a leaf of an ordered index, and the unit in which memory grows; 0 means the
 	// defaults. Tests make both small.
 	slots   int
@@ -136,6 +140,7 @@ func (c *Config) check() error {
 	bad(c.Durability <= Disk, "%v, want memory or disk", c.Durability)
 	bad(c.Durability != Disk || c.Dir != "", "durability disk without a data directory")
 	bad(c.CheckpointBytes >= 0, "checkpoints after %d bytes of the log, want at least 0", c.CheckpointBytes)
+	bad(c.WriterLease >= 0, "a writer lease of %v, want at least 0", c.WriterLease)
 	bad(c.CheckpointRate >= 0, "checkpoints at %d bytes a second, want at least 0", c.CheckpointRate)
 	bad(c.Durability == Disk || c.Dir == "", "data directory %q with durability memory, want disk", c.Dir)
 	bad(c.Replicas >= 0 && c.Replicas <= min(max(len(c.Addrs), 1), replica.MaxMembers), "%d replicas with %d data servers, want 1 to %d",

@@ -66,6 +66,7 @@ func (d *database) open(ctx context.Context, where string) error {
 	var err error
 	d.db, err = d.cluster.Open(ctx, func(c *txn.Config) {
 		c.Reads, c.LocationCache, c.Cache, c.Seed = d.reads, d.locationCache, d.cache, d.seed
+		c.ServerWrites = d.serverWrites
 	})
 	if err != nil {
 		return err

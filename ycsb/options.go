@@ -3,6 +3,7 @@ package ycsb
 import (
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/magiconair/properties"
 
@@ -25,6 +26,7 @@ const (
 const (
 	defaultServers = 2
 	cacheBytesMax  = 1 << 30
+	writerLeaseMax = 86_400_000 // ms
 )
 
 // options are the checked properties of the database.
@@ -39,6 +41,7 @@ type options struct {
 	locationCache int
 	upsert        bool
 	atServer      bool // updates and read-modify-writes
+	serverWrites  bool // see txn.Config
 	seed          uint64
 }
 
@@ -109,9 +112,15 @@ func readOptions(p *properties.Properties) (*options, error) {
 		},
 		locationCache: int(r.Int(props.LocationCache, 0, -1, cacheBytesMax)),
 		upsert:        r.Bool(props.Upsert, false),
-		atServer:      r.OneOf(props.Update, "procedure", "procedure", "client") == "procedure",
+		serverWrites:  r.OneOf(props.Writes, "client", "client", "server") == "server",
 		seed:          uint64(r.Int(props.Seed, 1, 0, 1<<62)),
 	}
+	update := "procedure"
+	if layout != nil && layout.Primary == usertable.Rolex {
+		update = "client"
+	}
+	o.atServer = r.OneOf(props.Update, update, "procedure", "client") == "procedure"
+	o.size.WriterLease = time.Duration(r.Int(props.WriterLease, 0, 0, writerLeaseMax)) * time.Millisecond
 	if r.OneOf(props.Design, "drtmx", "drtmx", "drtmh") == "drtmh" {
 		o.reads = txn.OrderedByRPC
 	}

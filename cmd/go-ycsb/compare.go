@@ -137,6 +137,9 @@ func (a *app) compare(ctx context.Context, name string, p *properties.Properties
 			return cli.Usagef("--engines %s: named twice", label)
 		}
 		c, err := newContender(label, p)
+		if err == nil && f.model != nil {
+			err = c.stretch(f.model.Dilation)
+		}
 		if err != nil {
 			return err
 		}

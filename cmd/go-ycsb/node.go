@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"time"
+
+	"github.com/magiconair/properties"
 
 	"drtmx/internal/cli"
 	"drtmx/ycsb"
 	"drtmx/ycsb/bench"
+	"drtmx/ycsb/props"
 )
 
 // A modelled run: its clients and data servers are machines of a model (--node), and the run
@@ -36,16 +40,26 @@ const insertsOfCalibration = 20_000
 // has that of the calibration, and takes the least of several windows: whatever disturbs one
 // makes it longer.
 func (c *contender) calibrate(ctx context.Context, name string) error {
-	c.compute, c.handler = 0, 0
+	c.compute, c.handler, c.writes = 0, 0, false
+	if err := c.windows(ctx); err != nil {
+		return err
+	}
+	if c.handler == 0 && c.writes {
+		if err := c.calibrateServer(ctx, name); err != nil {
+			return err
+		}
+	}
+	return c.fill(ctx, name)
+}
+
+// windows makes the measurements of a calibration. The store may be closed then.
+func (c *contender) windows(ctx context.Context) error {
 	plan, err := bench.NewPlan(c.p, bench.Run)
 	if err != nil {
 		return err
 	}
 	if plan.Inserts() { // one window, since each begins with the same records
-		if err := errors.Join(plan.For(1, 0, 0, insertsOfCalibration), c.window(ctx, plan), c.close()); err != nil {
-			return err
-		}
-		return c.fill(ctx, name)
+		return errors.Join(plan.For(1, 0, 0, insertsOfCalibration), c.window(ctx, plan), c.close())
 	}
 	for range calibrateWindows {
 		if err := errors.Join(plan.For(1, calibrateWarmup, calibrateFor, 0), c.window(ctx, plan)); err != nil {
@@ -54,6 +68,36 @@ func (c *contender) calibrate(ctx context.Context, name string) error {
 	}
 	return nil
 }
+
+// requestsOfCalibration is how many requests an average over them needs. With fewer, what a client
+// asks once, when it begins, would count for all.
+const requestsOfCalibration = 100
+
+// calibrateServer measures a request at a data server for an engine whose clients send too few: that
+// of a commit which they would make themselves.
+func (c *contender) calibrateServer(ctx context.Context, name string) error {
+	served := &contender{label: c.label, p: properties.NewProperties(), records: c.records}
+	served.p.Merge(c.p)
+	if _, _, err := served.p.Set(props.Writes, "server"); err != nil {
+		return err
+	}
+	err := errors.Join(c.close(), served.fill(ctx, name))
+	if err == nil {
+		err = served.windows(ctx)
+	}
+	c.handler = served.handler
+	return errors.Join(err, served.close())
+}
+
+// stretch makes the patience of the data servers with clients fit a model.
+func (c *contender) stretch(dilation float64) error {
+	ms := int64(rolexLease.Seconds() * 1000 * dilation)
+	_, _, err := c.p.Set(props.WriterLease, strconv.FormatInt(ms, 10))
+	return err
+}
+
+// rolexLease is the default that stretch stretches.
+const rolexLease = 100 * time.Millisecond
 
 // window makes one measurement of a calibration.
 func (c *contender) window(ctx context.Context, plan *bench.Plan) error {
@@ -69,7 +113,12 @@ func (c *contender) window(ctx context.Context, plan *bench.Plan) error {
 		}
 	}
 	least(&c.compute, r.Elapsed()-handled, uint64(r.Operations()))
-	least(&c.handler, handled, e.requests[1]-e.requests[0])
+	if n := e.requests[1] - e.requests[0]; n >= requestsOfCalibration {
+		least(&c.handler, handled, n)
+	}
+	for _, k := range r.Kinds() {
+		c.writes = c.writes || k.Finished() > 0 && k.Name != "READ" && k.Name != "SCAN"
+	}
 	return nil
 }
 

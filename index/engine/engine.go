@@ -3,6 +3,8 @@
 package engine
 
 import (
+	"time"
+
 	"drtmx/index"
 	"drtmx/index/hash"
 	"drtmx/index/learned"
@@ -54,6 +56,8 @@ type LeavesOptions struct {
 	Revoke func(rdma.PeerID)
 	// Settled is told of writers that were settled: see rolex.ServerOptions.
 	Settled func(o Owner, committed uint64)
+	// Lease is how long a writer may hold a leaf that others wait for; 0 means the default.
+	Lease time.Duration
 	// Checksums are for readers over a fabric that does not read in order.
 	Checksums bool
 }
@@ -65,7 +69,7 @@ func NewServer(d Def, o ServerOptions) (index.Server, error) {
 		l := &o.Leaves
 		return rolex.NewServer(rolex.ServerOptions{
 			Options: rolex.Options{RowWords: d.RowWords, SlotsPerLeaf: o.SlotsPerLeaf, Checksums: l.Checksums},
-			Leaves:  l.Region, Arena: o.Arena, Revoke: l.Revoke, Settled: l.Settled, Region: l.Number, Locks: o.Locks, Clock: o.Clock, Family: o.Family,
+			Leaves:  l.Region, Arena: o.Arena, Revoke: l.Revoke, Settled: l.Settled, Lease: l.Lease, Region: l.Number, Locks: o.Locks, Clock: o.Clock, Family: o.Family,
 		})
 	}
 	if !d.Ordered {

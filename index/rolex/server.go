@@ -27,7 +27,7 @@ var ErrWriters = errors.New("rolex: too many writers")
 // extentLeaves is how many leaves a writer gets at a time.
 const extentLeaves = 64
 
-// WriterLease is how long a writer may hold a leaf that another waits for.
+// WriterLease is how long a writer may hold a leaf that another waits for, by default.
 const WriterLease = 100 * time.Millisecond
 
 // ServerOptions configure the data server's half of an index.
@@ -59,6 +59,8 @@ type ServerOptions struct {
 	Family model.Family
 	// LeavesPerSubModel is the size of a sub-model when a generation is planned; 0 means 512.
 	LeavesPerSubModel int
+	// Lease is how long a writer may hold a leaf that others wait for; 0 means WriterLease.
+	Lease time.Duration
 	// RetrainInterval is the least time between two trainings of a sub-model; 0 means 2 ms.
 	RetrainInterval time.Duration
 }
@@ -370,7 +372,7 @@ func (s *Server) report(addr uint64, h Header) (settled bool) {
 	case w.awaited == 0 || s.header(w.awaited) != w.header:
 		w.awaited, w.header, w.since = addr, h, now
 		return false
-	case now-w.since < WriterLease:
+	case now-w.since < cmp.Or(s.o.Lease, WriterLease):
 		return false
 	}
 	s.settle(h.Owner(), w)

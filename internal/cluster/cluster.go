@@ -64,6 +64,8 @@ type Size struct {
 	Models learned.Family `json:",omitempty"`
 	// PublishInner publishes the inner nodes of ordered indexes: see server.Config.
 	PublishInner bool `json:",omitempty"`
+	// WriterLease is server.Config's.
+	WriterLease time.Duration `json:",omitempty"`
 	// DataDir, if set, is the directory of the data, and makes the data servers
 	// durable: each keeps its data in a directory of its own there. Empty means
 	// that data is in memory only.

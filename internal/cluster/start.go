@@ -172,7 +172,8 @@ type dataServer interface {
 func serverConfig(w Workload, size Size, self placement.Server, addrs []string) server.Config {
 	c := server.Config{
 		Index: int(self), Addrs: addrs, Partitions: size.Partitions, MemoryBytes: size.PartitionBytes, Family: size.Models, PublishInner: size.PublishInner,
-		Retain: size.Retain, RetainBytes: size.RetainBytes,
+		WriterLease: size.WriterLease,
+		Retain:      size.Retain, RetainBytes: size.RetainBytes,
 		Catalog: w.Catalog, Procedures: w.Procedures,
 	}
 	if size.DataDir != "" {

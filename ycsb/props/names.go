@@ -28,6 +28,11 @@ const (
 	Models        = "drtmx.models"
 	Update        = "drtmx.update"
 	Upsert        = "drtmx.upsert"
+	// Writes is where transactions commit that clients can commit without a data server: at the
+	// client (the default), or at the server.
+	Writes = "drtmx.writes"
+	// WriterLease is how long such a client may hold rows that others wait for, in milliseconds.
+	WriterLease = "drtmx.writerlease"
 	// ReadModifyWrite is transaction (the default) or separate. With transaction, a
 	// read-modify-write is one transaction, if the database can do that. With
 	// separate, it is Read and Update, as in go-ycsb.
@@ -40,7 +45,7 @@ const (
 
 var names = []string{
 	Addr, Cache, DataDir, Design, Durability, Fabric, KeyKind, LocationCache, Memory, Models, Partitioning, Partitions, Primary,
-	ReadModifyWrite, Report, Seed, Servers, Update, Upsert,
+	ReadModifyWrite, Report, Seed, Servers, Update, Upsert, WriterLease, Writes,
 }
 
 // CheckNames reports properties that begin with Prefix and do not exist: a
