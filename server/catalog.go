@@ -83,9 +83,10 @@ func (p *partition) use(c *tables.Catalog) {
 			h.written().Fence() // rows of another version of the table may be there from now on
 		}
 	}
-	p.spare, p.requests.held = nil, false
+	p.spare = nil
 	p.has.Store(next)
 	if p.requests.runner != nil {
+		p.requests.tellWriters(p.requests.held) // also those of the new indexes
 		p.requests.runner.Use(c)
 	}
 }

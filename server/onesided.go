@@ -85,6 +85,9 @@ func (os *oneSided) open(p *partition, q *wire.WriterRequest, r *rdma.Request, w
 		return verdict{code: wire.Unavailable, text: err.Error()}
 	}
 	if !os.enter(&clientWriter{q.Name, r.Peer, r.From, h, o.Owner}) {
+		if !os.named(h, o.Owner) { // the number is free for others, and the client has lost its connection
+			os.s.workers.background(func() { _, _ = h.written().Settle(o.Owner, r.Peer) })
+		}
 		return verdict{code: wire.Bad, text: "the writer's name is in use"}
 	}
 	if err := os.s.ep.Grant(r.Peer, h.leaves.key, rdma.AccessWrite|rdma.AccessAtomic); err != nil {
@@ -127,15 +130,30 @@ func (os *oneSided) enter(w *clientWriter) bool {
 	if was := os.of[w.name]; was != nil {
 		return was.peer == w.peer && was.ix == w.ix && was.owner == w.owner
 	}
-	for _, was := range os.of {
-		if was.ix == w.ix && was.owner == w.owner {
-			return false // under another name: whose its last transaction is would not be known
-		}
+	if os.byOwner(w.ix, w.owner) != nil {
+		return false // under another name: whose its last transaction is would not be known
 	}
 	os.opened++
 	os.of[w.name] = w
 	os.peer[w.peer]++
 	return true
+}
+
+// byOwner returns the writer with a number in an index, nil if it has no name.
+func (os *oneSided) byOwner(h *hosted, o engine.Owner) *clientWriter {
+	for _, w := range os.of {
+		if w.ix == h && w.owner == o {
+			return w
+		}
+	}
+	return nil
+}
+
+// named reports whether a writer has a name.
+func (os *oneSided) named(h *hosted, o engine.Owner) bool {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	return os.byOwner(h, o) != nil
 }
 
 // leave forgets a writer.
@@ -154,17 +172,15 @@ func (os *oneSided) onSettled(h *hosted) func(engine.Owner, uint64) {
 	return func(o engine.Owner, committed uint64) {
 		os.mu.Lock()
 		defer os.mu.Unlock()
-		for _, w := range os.of {
-			if w.ix != h || w.owner != o {
-				continue
-			}
-			os.settled++
-			if committed != 0 {
-				os.s.outcomes.written(wire.ID{Client: w.name, Seq: committed}, w.who)
-			}
-			os.leave(w)
+		w := os.byOwner(h, o)
+		if w == nil {
 			return
 		}
+		os.settled++
+		if committed != 0 {
+			os.s.outcomes.written(wire.ID{Client: w.name, Seq: committed}, w.who)
+		}
+		os.leave(w)
 	}
 }
 

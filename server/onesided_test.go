@@ -12,6 +12,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/clock"
 	"drtmx/internal/placement"
+	"drtmx/internal/testseed"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
@@ -759,6 +760,70 @@ func TestFencedWritersOpenAgain(t *testing.T) {
 		}
 		if code := wire.Code(resp[0]); code != x.want {
 			t.Errorf("a writer opened %s: answer %d, want %d", x.what, code, x.want)
+		}
+	}
+}
+
+// Clients that stand back when a version of the catalogue comes into use go on when nobody waits any more.
+func TestClientsGoOnAfterChange(t *testing.T) {
+	cl, cat := startMixed(t, patient())
+	tab := cat.MustTable("written")
+	for _, srv := range cl.Servers {
+		for _, p := range srv.parts.here {
+			p.mu.Lock()
+			p.requests.quiet = 1<<63 - 1
+			p.unlock()
+			p.mu.Lock()
+			p.requests.quiet = 0
+			p.mu.Unlock()
+			p.use(p.has.Load().catalog)
+			p.mu.Lock()
+			p.unlock()
+		}
+	}
+	if err := putN(cl.DB, tab, 20, 1); err != nil {
+		t.Fatal(err)
+	}
+	if n := cl.DB.OneSided(); n != 1 {
+		t.Errorf("%d commits without the data server, want 1", n)
+	}
+}
+
+// A client that gives a writer another client's name is refused, and takes no place among the writers.
+func TestTakenNamesTakeNoPlace(t *testing.T) {
+	net := inproc.New(inproc.Options{})
+	cl, cat := startMixedOver(t, patient(), net)
+	open := func(name uint64) (code wire.Code, conn rdma.Conn) {
+		t.Helper()
+		conn, err := net.Dial(t.Context(), cl.Servers[0].Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := wire.WriterRequest{Partition: cl.Servers[0].parts.here[0].id, Index: cat.MustTable("written").Primary().ID, Name: name}
+		resp, err := rdma.Call(t.Context(), conn, q.Append(nil), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wire.Code(resp[0]), conn
+	}
+	code, first := open(1)
+	defer first.Close()
+	if code != wire.OK {
+		t.Fatalf("answer %d", code)
+	}
+	for range 100 { // more than there may be writers
+		code, conn := open(1)
+		if conn.Close(); code == wire.OK {
+			t.Fatal("two clients have one name")
+		}
+	}
+	for end := time.Now().Add(testseed.Patience()); ; time.Sleep(time.Millisecond) {
+		code, conn := open(2)
+		if conn.Close(); code == wire.OK {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no place is left: answer %d", code)
 		}
 	}
 }

@@ -332,8 +332,8 @@ func (rs *requests) finish() (answers []*request) {
 	return answers
 }
 
-// quietTime is for how long clients that write indexes themselves stand back after a request here has
-// met a lock of one of them. It is longer than the rest before that request's next attempt, which
+// quietTime is for how long clients that write indexes themselves stand back after a request here that
+// gets no turn, such as a procedure, has met a lock of one of them. It is longer than the rest before that request's next attempt, which
 // would meet the next lock otherwise, and the next.
 const quietTime = 2 * time.Millisecond
 

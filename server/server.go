@@ -13,6 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"drtmx/index/engine"
 	"drtmx/index/learned"
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
@@ -66,7 +67,7 @@ type Config struct {
 	// whose cache keeps those instead of models: see txn.CacheTree.
 	PublishInner bool
 	// WriterLease is how long a client that writes a table of the engine tables.Rolex without the
-	// data server may hold rows that others wait for; 0 means 100 ms. Then its connection is ended,
+	// data server may hold rows that others wait for; 0 means DefaultWriterLease. Then its connection is ended,
 	// and what it has begun is completed or undone.
 	WriterLease time.Duration
 	// slots of a leaf of an ordered index, and the unit in which memory grows; 0 means the
@@ -120,6 +121,9 @@ func (c Config) Hosted(o hosting.Options) Config {
 }
 
 const defaultMemoryBytes = 16 << 30
+
+// DefaultWriterLease is the default of Config.WriterLease.
+const DefaultWriterLease = engine.WriterLease
 
 // DefaultRetain is how long the versions of overwritten rows are kept by default.
 const DefaultRetain = 5 * time.Second

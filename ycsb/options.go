@@ -26,7 +26,6 @@ const (
 const (
 	defaultServers = 2
 	cacheBytesMax  = 1 << 30
-	writerLeaseMax = 86_400_000 // ms
 )
 
 // options are the checked properties of the database.
@@ -120,7 +119,7 @@ func readOptions(p *properties.Properties) (*options, error) {
 		update = "client"
 	}
 	o.atServer = r.OneOf(props.Update, update, "procedure", "client") == "procedure"
-	o.size.WriterLease = time.Duration(r.Int(props.WriterLease, 0, 0, writerLeaseMax)) * time.Millisecond
+	o.size.WriterLease = time.Duration(r.Int(props.WriterLease, 0, 0, props.WriterLeaseMax)) * time.Millisecond
 	if r.OneOf(props.Design, "drtmx", "drtmx", "drtmh") == "drtmh" {
 		o.reads = txn.OrderedByRPC
 	}

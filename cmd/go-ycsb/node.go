@@ -11,6 +11,7 @@ import (
 	"github.com/magiconair/properties"
 
 	"drtmx/internal/cli"
+	"drtmx/server"
 	"drtmx/ycsb"
 	"drtmx/ycsb/bench"
 	"drtmx/ycsb/props"
@@ -89,15 +90,16 @@ func (c *contender) calibrateServer(ctx context.Context, name string) error {
 	return errors.Join(err, served.close())
 }
 
-// stretch makes the patience of the data servers with clients fit a model.
+// stretch makes the patience of the data servers with clients fit a model, unless the workload says
+// what it is.
 func (c *contender) stretch(dilation float64) error {
-	ms := int64(rolexLease.Seconds() * 1000 * dilation)
-	_, _, err := c.p.Set(props.WriterLease, strconv.FormatInt(ms, 10))
+	if _, ok := c.p.Get(props.WriterLease); ok {
+		return nil
+	}
+	ms := min(float64(server.DefaultWriterLease.Milliseconds())*dilation, props.WriterLeaseMax)
+	_, _, err := c.p.Set(props.WriterLease, strconv.FormatInt(int64(ms), 10))
 	return err
 }
-
-// rolexLease is the default that stretch stretches.
-const rolexLease = 100 * time.Millisecond
 
 // window makes one measurement of a calibration.
 func (c *contender) window(ctx context.Context, plan *bench.Plan) error {

@@ -26,6 +26,9 @@ type (
 	LeafHeader = rolex.Header
 )
 
+// WriterLease is how long a writer may hold a leaf that another waits for, by default.
+const WriterLease = rolex.WriterLease
+
 // Conditions of a Write.
 const (
 	MustNothing  = rolex.MustNothing

@@ -55,8 +55,8 @@ var serverBugs = []bug{
 		name: "OutcomeOfWriterForgotten", why: "a data server that settles a writer does not remember that its last transaction has committed",
 		edits: []edit{{
 			file: "server/onesided.go",
-			old:  "			if committed != 0 {\n",
-			new:  "			if false {\n",
+			old:  "		if committed != 0 {\n",
+			new:  "		if false {\n",
 		}},
 		caught: []test{{"server", "TestOutcomeOfOneSidedCommit", "the outcome"}},
 	},

@@ -43,6 +43,9 @@ const (
 	Seed = "drtmx.seed"
 )
 
+// WriterLeaseMax is the greatest WriterLease, in milliseconds: a day.
+const WriterLeaseMax = 86_400_000
+
 var names = []string{
 	Addr, Cache, DataDir, Design, Durability, Fabric, KeyKind, LocationCache, Memory, Models, Partitioning, Partitions, Primary,
 	ReadModifyWrite, Report, Seed, Servers, Update, Upsert, WriterLease, Writes,
