@@ -83,7 +83,7 @@ func TestSimulation(t *testing.T) {
 func checkKind(t *testing.T, kind string) {
 	t.Helper()
 	name, only, storms := strings.Cut(kind, ":")
-	kinds := []string{"", "memory", "faults", "disk", "hosts", "storm", "tpcc", "bank", "queue", "lost"}
+	kinds := []string{"", "memory", "writers", "faults", "disk", "hosts", "storm", "tpcc", "bank", "queue", "lost"}
 	if !slices.Contains(kinds, name) || storms && (name != "storm" || len(stormsOf(only)) == 0) {
 		t.Fatalf("DRTMX_SIM_KIND=%q, want one of %s, or storm: and a part of a storm's name", kind, strings.Join(kinds[1:], ", "))
 	}
@@ -155,6 +155,7 @@ type simulation struct {
 
 	trace *bufio.Writer // nil: none is written
 
+	quiet               bool // nothing goes wrong
 	cuts, pauses, dials bool
 
 	mortals, lifetime int  // clients that die, each after so many ms at most
@@ -186,7 +187,9 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	r := &simulation{w: w, s: s, l: swarm(s, seed)}
 	switch x := s.Float64(); {
 	case x < 0.05:
-		r.kind = "memory"
+		if r.kind = "memory"; rng.New(seed).Split("kind").Bool(0.5) {
+			r.kind = "writers"
+		}
 	case x < 0.10:
 		r.kind = "tpcc"
 	case x < 0.14:
@@ -223,7 +226,11 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	l.TxnsPerClient, l.Clients = 10+s.Intn([]int{15, 50, 150}[s.Intn(3)]), 2+s.Intn(5)
 	r.u = setup{servers: 1 + s.Intn(3), client: txn.Config{Seed: seed | 1}, net: inproc.Options{Seed: seed, Clock: fakeClock{time.Now()}}, world: w}
 	r.u.partitions, r.u.slots, r.u.retain = r.u.servers*(1+s.Intn(2)), slots, retain
-	if r.kind == "memory" {
+	r.quiet = r.kind == "memory"
+	if r.kind == "writers" {
+		r.quiet = r.drawWriters(rng.New(seed).Split("writers"))
+	}
+	if r.quiet {
 		r.u.servers, r.u.partitions = 2, 2
 		r.leaveOut()
 		return r
@@ -282,6 +289,16 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	}
 	r.leaveOut()
 	return r
+}
+
+// drawWriters makes it a load most of which clients commit without the data servers, and reports
+// whether nothing is to go wrong.
+func (r *simulation) drawWriters(s *rng.Stream) (quiet bool) {
+	l := &r.l
+	l.Strings, l.Rolex, l.Bare = false, true, true
+	l.Keys += s.Intn(60) // fewer transactions meet, which send each other to the data servers
+	l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/3, l.Calls/4, l.Looks/2, l.Snapshots/4
+	return s.Bool(0.4)
 }
 
 // onDisks makes the servers durable.
@@ -392,7 +409,7 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 		u := r.stormy(t, x)
 		end, stop = r.storm.disturb(x, u, r.s.Split("storm"))
 		r.delayMore(u.d)
-	case r.kind != "memory":
+	case !r.quiet:
 		s := r.s.Split("upsets")
 		wg.Go(func() { r.upsets(x, s, done) })
 		end = r.disturb(t, x)
