@@ -19,7 +19,8 @@ const (
 	DataDir      = "drtmx.datadir"
 	Partitioning = "drtmx.partitioning"
 	Primary      = "drtmx.primary"
-	// KeyKind is the kind of keys of the table: string (the default) or number.
+	// KeyKind is the kind of keys of the table: string (the default), number or
+	// spread.
 	KeyKind       = "drtmx.keys"
 	Addr          = "drtmx.addr"
 	Design        = "drtmx.design"

@@ -25,6 +25,7 @@ const (
 	Range   = "range"
 	Text    = "string"
 	Number  = "number"
+	Spread  = "spread" // numbers
 )
 
 // Layout has the properties of the table.
@@ -37,6 +38,7 @@ type Layout struct {
 	Keys       props.Keys
 	Numbers    bool // the keys of the table are the numbers in the keys of records
 
+	spread         bool  // by a permutation of all number
 	scans          bool  // the workload has scans
 	first, records int64 // the records of a load
 	loads          int64 // how many records it inserts, 0 if the properties do not say
@@ -53,15 +55,16 @@ func Read(p *properties.Properties) (*Layout, error) {
 		Primary:   r.OneOf(props.Primary, Ordered, Ordered, Hash, Rolex),
 		Partition: r.OneOf(props.Partitioning, "", Range, Hash),
 		Keys:      props.ReadKeys(r),
-		Numbers:   r.OneOf(props.KeyKind, Text, Text, Number) == Number,
 	}
+	kind := r.OneOf(props.KeyKind, Text, Text, Number, Spread)
+	l.Numbers, l.spread = kind != Text, kind == Spread
 	l.meanBytes = 1
 	lengths := r.OneOf(prop.FieldLengthDistribution, prop.FieldLengthDistributionDefault, "constant", "uniform", "zipfian", "histogram")
 	if lengths != "histogram" {
 		l.FieldBytes = int(r.Int(prop.FieldLength, prop.FieldLengthDefault, 1, tables.MaxRowBytes))
 	}
 	if l.Numbers && l.FieldBytes == 0 {
-		r.Fault("%s %s with %s %s: want another distribution, for the longest field must be known", props.KeyKind, Number, prop.FieldLengthDistribution, lengths)
+		r.Fault("%s %s with %s %s: want another distribution, for the longest field must be known", props.KeyKind, kind, prop.FieldLengthDistribution, lengths)
 	}
 	switch lengths {
 	case "constant":
@@ -160,6 +163,9 @@ func (l *Layout) Key(name string) (tables.Key, error) {
 	n, err := strconv.ParseUint(digits, 10, 64)
 	if !found || err != nil {
 		return tables.Key{}, fmt.Errorf("%w: %q, want %s and a number below 2^64 with %s=%s", tables.ErrKey, name, l.Keys.Prefix, props.KeyKind, Number)
+	}
+	if l.spread {
+		n = tables.Mix(n)
 	}
 	return tables.Num(n), nil
 }

@@ -127,6 +127,28 @@ func TestTablesThatDoNotFit(t *testing.T) {
 	}
 }
 
+// Records whose numbers are neighbours have keys far apart if these are spread, and close together if
+// they are numbers: the hash of YCSB does not spread them.
+func TestSpreadKeys(t *testing.T) {
+	near := func(kind string) int {
+		l, last, n := layout(t, "drtmx.keys", kind, "recordcount", "1000"), uint64(0), 0
+		for i := range int64(256) {
+			k, err := l.Key(l.Keys.Name(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if far := k.Num() - last; i > 0 && min(far, -far) < 1<<44 {
+				n++
+			}
+			last = k.Num()
+		}
+		return n
+	}
+	if numbers, spread := near("number"), near("spread"); numbers < 200 || spread > 0 {
+		t.Errorf("%d of 255 numbers and %d spread ones are close to the one before, want most and none", numbers, spread)
+	}
+}
+
 func TestBadLayouts(t *testing.T) {
 	for _, pairs := range [][]string{
 		{"fieldcount", "0"},
@@ -134,6 +156,7 @@ func TestBadLayouts(t *testing.T) {
 		{"fieldlength", "-1"},
 		{"fieldlength", strconv.Itoa(tables.MaxRowBytes)},
 		{"drtmx.primary", "tree"},
+		{"drtmx.keys", "hashed"},
 		{"drtmx.primary", "hash", "drtmx.partitioning", "range"},
 		{"drtmx.primary", "hash", "scanproportion", "0.1"},
 		{"insertorder", "random"},
