@@ -602,7 +602,7 @@ func TestBadProperties(t *testing.T) {
 		{[]string{"drtmx.addr", ""}, "drtmx.addr has no value"},
 		{[]string{"drtmx.addr", "d", "drtmx.servers", "2"}, "drtmx.servers with drtmx.addr: want one of them"},
 		{[]string{"drtmx.design", "rpc"}, `drtmx.design "rpc": want drtmx or drtmh`},
-		{[]string{"drtmx.keys", "roman"}, `drtmx.keys "roman": want string or number`},
+		{[]string{"drtmx.keys", "roman"}, `drtmx.keys "roman": want string, number or spread`},
 		{[]string{"drtmx.keys", "number", "fieldlengthdistribution", "histogram"}, "drtmx.keys number with fieldlengthdistribution histogram: want another distribution"},
 		{[]string{"drtmx.cache", "tree"}, "drtmx.cache tree with drtmx.keys string: want drtmx.keys=number"},
 		{[]string{"drtmx.primary", "hash", "scanproportion", "0.1"}, "drtmx.primary hash with scanproportion above 0"},
