@@ -192,6 +192,15 @@ type Serving interface {
 	Serve(a *Attempt)
 }
 
+// PlacedGetter is a GetOp that can be told where the row is.
+type PlacedGetter interface {
+	// Place says, after Start, at which address the key had its row at some time since the attempt
+	// began. If that has changed the answer is the same, after more rounds. An address that was
+	// never that of a row of the index may give a wrong answer: memory of another use can look like
+	// a row.
+	Place(addr uint64)
+}
+
 // LeafGetter is a GetOp of an index whose leaves clients may change.
 type LeafGetter interface {
 	// Leaf returns the leaf that covers the key, of which the answer is, with its address: the

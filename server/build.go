@@ -44,7 +44,7 @@ const (
 // it has failed.
 func (cat *catalogue) pollBuild(id int) verdict {
 	c := cat.Load()
-	if id >= len(c.Indexes) || !c.Indexes[id].IsSecondary() {
+	if id >= len(c.Indexes) || !c.Indexes[id].IsMaintained() {
 		return verdict{code: wire.Bad, text: "no such index"}
 	}
 	cat.builds.Lock()

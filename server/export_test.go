@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"testing"
 	"time"
 
+	"drtmx/index"
+	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 	"drtmx/rdma"
@@ -122,3 +125,61 @@ func (s *Server) LookAtClock() { s.clocks.running.Now() }
 
 // Present is a time at which a request may say that it was sent.
 func (s *Server) Present() wire.Sent { return s.clocks.present() }
+
+// HoldGaps prepares a transaction that has read the keys lo to hi of an index in a partition here. It
+// returns what ends the transaction.
+func (s *Server) HoldGaps(t *testing.T, ix *tables.Index, lo, hi uint64) (end func()) {
+	t.Helper()
+	p := s.parts.here[0]
+	p.mu.Lock()
+	var res index.ScanResult
+	p.index(ix.ID).(index.OrderedServer).Scan(index.Num(lo), index.Num(hi), 100, &res, nil)
+	p.mu.Unlock()
+	prepared, v := p.prepare(&wire.Part{Partition: p.id, Gaps: res.Gaps})
+	if !v.ok() {
+		t.Fatal(v)
+	}
+	return func() { prepared.decide(false, 0) }
+}
+
+// RefuseKeys makes an index of the first partition here one without memory for a key, until restore.
+func (s *Server) RefuseKeys(t *testing.T, ix *tables.Index, key uint64) (restore func()) {
+	t.Helper()
+	p := s.parts.here[0]
+	h := p.has.Load().indexes[ix.ID]
+	set := func(srv index.Server) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		h.Server = srv
+	}
+	own := h.Server
+	set(fullFor{own.(index.OrderedServer), key})
+	return func() { set(own) }
+}
+
+// fullFor has no memory for a key.
+type fullFor struct {
+	index.OrderedServer
+	key uint64
+}
+
+// LockWrite implements index.Server.
+func (f fullFor) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.Held, error) {
+	if key.Num == f.key {
+		return nil, index.ErrFull
+	}
+	return f.OrderedServer.LockWrite(o, key, hint)
+}
+
+// TakeShipment gives the first partition here a shipment of a key of a twin, from another partition. It
+// returns the number of the last one that is taken.
+func (s *Server) TakeShipment(t *testing.T, from int, number uint64, ix *tables.Index, key uint64, gone bool) uint64 {
+	t.Helper()
+	msg := wire.AppendShipping(nil, &wire.Shipping{From: placement.Partition(from), To: s.parts.here[0].id, Incarnation: 1, First: number})
+	msg = wire.AppendShipped(msg, &wire.ShippedEntry{Index: uint16(ix.ID), Gone: gone, Last: true, Key: index.Num(key)})
+	a, err := s.takeShipping(msg[1:], &wire.Shipping{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.UpTo
+}

@@ -60,6 +60,7 @@ type work struct {
 	messages []twophase.Message
 	get      index.GetResult
 	scan     index.ScanResult
+	shipping wire.Shipping
 	buf      []uint64
 	resp     []byte
 	batch    batch
@@ -99,6 +100,8 @@ func (s *Server) serve(r *rdma.Request) {
 		s.handleCommit(r, w, &d)
 	case wire.OpCall:
 		s.handleCall(r, w, &d)
+	case wire.OpShip:
+		s.handleShip(r, w)
 	case wire.OpPrepare, wire.OpHandOver, wire.OpDecide, wire.OpResolve:
 		s.driver.handle(r, w, &d, op)
 	case wire.OpOutcome:

@@ -14,6 +14,7 @@ import (
 	"drtmx/internal/history"
 	"drtmx/internal/rng"
 	"drtmx/internal/testseed"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -21,10 +22,11 @@ import (
 // can be left out, which is how runs come to differ.
 type load struct {
 	Seed           uint64
-	Room           int  // values in a row
-	Strings        bool // string keys, and rows as long as their lists
-	Rolex          bool // the ordered table is of the engine Rolex
-	Bare           bool // it has no secondary index, and transactions of it alone are many
+	Room           int         // values in a row
+	Strings        bool        // string keys, and rows as long as their lists
+	Rolex          bool        // the ordered table is of the engine Rolex
+	Bare           bool        // it has no secondary index, and transactions of it alone are many
+	Twin           tables.Twin // of the hashed table
 	Keys           int
 	OpsPerTxn      int
 	Reads, Scans   float64
@@ -76,10 +78,19 @@ func swarm(s *rng.Stream, seed uint64) load {
 	}
 	l.Rolex = s.Split("engine").Bool(0.5) && !l.Strings
 	l.Bare = l.Rolex && s.Split("bare").Bool(0.6)
+	l.Twin = []tables.Twin{"", "", tables.TwinLocal, tables.TwinSync, tables.TwinNext, tables.TwinNext}[s.Split("twin").Intn(6)]
 	if l.Views+l.Calls+l.Looks+l.Snapshots > 0.9 {
 		l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/2, l.Calls/2, l.Looks/2, l.Snapshots/2
 	}
 	return l
+}
+
+// onDisks leaves out what is in memory only.
+func (l *load) onDisks() {
+	l.Rolex = false
+	if l.Twin == tables.TwinNext {
+		l.Twin = tables.TwinSync
+	}
 }
 
 // client runs random transactions and writes down what they found.
@@ -222,6 +233,11 @@ func (c *client) one(ctx context.Context) error {
 	if snap && c.l.Rolex { // no Snapshot reads that table
 		c.steps = slices.DeleteFunc(c.steps, func(s step) bool { return s.table == inOrdered })
 		snap = len(c.steps) > 0
+	}
+	if snap && c.l.Twin == tables.TwinNext { // no Snapshot reads ranges of that table by its twin
+		for i := range c.steps {
+			c.steps[i].how |= howSecondary
+		}
 	}
 	if call && c.l.LossyCalls {
 		for i := range c.steps {

@@ -37,7 +37,7 @@ func crashHistory(t *testing.T, seed uint64) (txns int, counts map[string]int) {
 	t.Helper()
 	s := rng.New(seed).Split("crashes")
 	l := swarm(s, seed)
-	l.Rolex = false // it is in memory only
+	l.onDisks()
 	l.Duration, l.Clients = between(s, 300, 800), 4+s.Intn(8)
 	switch {
 	case simTime(t, 0) >= longSim:

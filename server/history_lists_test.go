@@ -46,11 +46,11 @@ type listSchema struct {
 
 // newListSchema makes tables whose rows hold room values. Few values are kept
 // inline in the leaves of an ordered index, many apart.
-func newListSchema(room int) *listSchema { return newListSchemaOf(room, tables.XStore, false) }
+func newListSchema(room int) *listSchema { return newListSchemaOf(room, "", tables.XStore, false) }
 
-// newListSchemaOf makes them with an engine for the ordered table. If that is bare, it has no
+// newListSchemaOf makes them with a twin of the hashed table, and with an engine for the ordered one. If that is bare, it has no
 // secondary index, and more neighbours in one partition: clients can write it without the server.
-func newListSchemaOf(room int, e tables.Engine, bare bool) *listSchema {
+func newListSchemaOf(room int, twin tables.Twin, e tables.Engine, bare bool) *listSchema {
 	columns := []tables.Column{
 		{Name: "key", Type: tables.Int64},
 		{Name: "count", Type: tables.Int64},
@@ -68,7 +68,7 @@ func newListSchemaOf(room int, e tables.Engine, bare bool) *listSchema {
 	}
 	cat, err := tables.NewCatalog(
 		tables.Def{
-			Name: "hashed", Primary: tables.Hash, Columns: columns, Partition: tables.Partitioning{Kind: tables.ByBits},
+			Name: "hashed", Primary: tables.Hash, Twin: twin, Columns: columns, Partition: tables.Partitioning{Kind: tables.ByBits},
 			Secondary: []tables.Secondary{{
 				Name: "by_key", Include: []string{"list"}, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 2},
 				Key: []tables.KeyPart{{Column: "key", Bits: keyBits, How: tables.Value}},
@@ -361,7 +361,7 @@ func (s *listSchema) point(t *txn.Txn, st *step, row tables.Row, r *results) err
 const scanLimit = 3
 
 // scan reads a range. The table by hash is scanned through its secondary index
-// by key; the ordered table's secondary is by length, so that a scan of it says
+// by key, or through its twin; the ordered table's secondary is by length, so that a scan of it says
 // nothing of keys it does not return.
 func (s *listSchema) scan(t *txn.Txn, st *step, r *results) error {
 	limit := 0
@@ -371,6 +371,9 @@ func (s *listSchema) scan(t *txn.Txn, st *step, r *results) error {
 	x := r.add(history.OpScan, st.table, st.Key)
 	x.hi = st.Hi
 	switch {
+	case st.table == inHash && s.tab[inHash].Twin() != nil && st.how&howSecondary == 0:
+		es, err := t.QueueScan(s.tab[inHash].Primary(), s.keyOf(uint64(st.Key)), s.keyOf(uint64(st.Hi)), limit).Entries()
+		return s.take(x, r, es, err, s.key[inHash], s.list[inHash], limit)
 	case st.table == inHash:
 		es, err := s.scanByKey(t, uint64(st.Key), uint64(st.Hi), limit)
 		return s.take(x, r, es, err, s.byKey.key, s.byKey.list, limit)

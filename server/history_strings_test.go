@@ -23,7 +23,7 @@ func appendListKey(b []byte, key uint64) []byte {
 	return append(b, bytes.Repeat([]byte{0xff}, int(key&3))...)
 }
 
-func newStringLists(room int) *listSchema {
+func newStringLists(room int, twin tables.Twin) *listSchema {
 	columns := []tables.Column{
 		{Name: "key", Type: tables.Int64},
 		{Name: "count", Type: tables.Int64},
@@ -32,7 +32,7 @@ func newStringLists(room int) *listSchema {
 	byPrefix := tables.Partitioning{Kind: tables.ByPrefix, Prefix: uint(partitionedPrefix)}
 	cat, err := tables.NewCatalog(
 		tables.Def{
-			Name: "hashed", Key: tables.StringKey, Primary: tables.Hash, Columns: columns, Partition: byPrefix,
+			Name: "hashed", Key: tables.StringKey, Primary: tables.Hash, Twin: twin, Columns: columns, Partition: byPrefix,
 			Secondary: []tables.Secondary{{
 				Name: "by_key", Include: []string{"key", "list"}, Partition: tables.Partitioning{Kind: tables.ByHash},
 				Key: []tables.KeyPart{{Column: "key", How: tables.Sorted}},
@@ -58,12 +58,12 @@ func newStringLists(room int) *listSchema {
 // newLists makes the schema that a load asks for.
 func newLists(l *load) *listSchema {
 	if l.Strings {
-		return newStringLists(l.Room)
+		return newStringLists(l.Room, l.Twin)
 	}
 	if l.Rolex {
-		return newListSchemaOf(l.Room, tables.Rolex, l.Bare)
+		return newListSchemaOf(l.Room, l.Twin, tables.Rolex, l.Bare)
 	}
-	return newListSchema(l.Room)
+	return newListSchemaOf(l.Room, l.Twin, tables.XStore, false)
 }
 
 // keyOf is the key of a list.

@@ -36,16 +36,18 @@ type partition struct {
 
 	// mu is the executor: held for every change, and for the whole of a
 	// procedure that stays in the partition.
-	mu       sync.Mutex
-	sealed   bool
-	requests requests
-	writer   writer
-	protocol *protocol // of the commit protocol
-	ticks    ticks
-	commits  uint64
-	aborts   uint64
-	nprepare int
-	records  recording
+	mu        sync.Mutex
+	sealed    bool
+	requests  requests
+	writer    writer
+	protocol  *protocol // of the commit protocol
+	shipments shipments
+	taken     map[placement.Partition]*taken // shipments of other partitions
+	ticks     ticks
+	commits   uint64
+	aborts    uint64
+	nprepare  int
+	records   recording
 }
 
 func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition, error) {
@@ -73,6 +75,7 @@ func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition,
 	p.training.p, p.training.since = p, time.Now()
 	p.protocol = newProtocol(s.parts.party(p))
 	p.requests.init(p)
+	p.shipments.init(p)
 	return p, nil
 }
 

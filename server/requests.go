@@ -88,10 +88,11 @@ func (q *request) keep(body []byte) *request {
 type end uint8
 
 const (
-	over   end = iota // the answer is known
-	locked            // it met a lock of a transaction in doubt
-	behind            // it would write a row that is reserved, or for which others wait
-	lost              // its proofs have failed
+	over    end = iota // the answer is known
+	locked             // it met a lock of a transaction in doubt
+	behind             // it would write a row that is reserved, or for which others wait
+	lost               // its proofs have failed
+	shipped            // it is prepared, and is committed and answered when a twin has its keys
 )
 
 // requests runs the requests of clients in a partition, each at once or after a wait:
@@ -103,6 +104,7 @@ type requests struct {
 	runner   *exec.Runner
 	waitsFor []wire.RowName // rows that the last attempt must wait for, if they are known
 	over     []*request     // to be answered when the mutex is free
+	shipment *shipment      // of the last attempt, if it ended as shipped
 
 	held  bool          // clients that write indexes must let others pass
 	quiet time.Duration // until then, by clock.Fast
@@ -141,6 +143,11 @@ func (rs *requests) place(q *request, e end, body []byte) (answer bool) {
 			rs.lines.arrived(q.id.Client)
 		}
 		return true
+	case shipped:
+		rs.lines.arrived(q.id.Client)
+		rs.shipment.q = request{id: q.id, r: q.r, result: rs.shipment.q.result}
+		rs.p.shipments.send(rs.shipment)
+		return false
 	case lost:
 		rs.lines.arrived(q.id.Client)
 		if rs.lines.lose(q) {
@@ -248,6 +255,12 @@ func (rs *requests) attemptAgain(q *request, tries int) end {
 		} else if rs.lines.blocks(q.id.Client, part.Writes) {
 			if v = rs.p.validate(part); v.ok() {
 				return behind
+			}
+		} else if sh := &rs.p.shipments; sh.wants(part.Writes) {
+			if rs.shipment, v = sh.prepare(part); rs.shipment != nil {
+				rs.shipment.t.client = q.id.Client
+				rs.shipment.q.result = append(v.append(nil), result...)
+				return shipped
 			}
 		} else {
 			rs.p.records.origin = origin{id: q.id, result: result}

@@ -35,6 +35,7 @@ var leastRole = map[wire.Op]rdma.Role{
 	wire.OpValidate: rdma.RoleServer,
 	wire.OpCatalog:  rdma.RoleServer,
 	wire.OpCopy:     rdma.RoleServer,
+	wire.OpShip:     rdma.RoleServer,
 }
 
 // needs returns the least role for a request.

@@ -158,7 +158,7 @@ func (c *Config) check() error {
 	bad(c.Partitions == 0 || c.Partitions >= len(c.Addrs), "%d partitions for %d data servers, want at least one for each", c.Partitions, len(c.Addrs))
 	if c.Catalog != nil && c.Durability == Disk {
 		for _, ix := range c.Catalog.Indexes {
-			bad(!ix.KeepsInMemory(), "table %s of engine %s with durability disk, want memory", ix.Table.Name(), ix.Engine)
+			bad(!ix.KeepsInMemory(), "table %s of %s with durability disk, want memory", ix.Table.Name(), ix.MadeBy())
 		}
 	}
 	seen := map[string]bool{}

@@ -336,8 +336,8 @@ func (c fakeClock) Sleep(d time.Duration) { time.Sleep(d) }
 
 // run runs the cluster, and checks all that must hold.
 func (r *simulation) run(t *testing.T) (simulated, error) {
-	if r.d != nil || r.kind == "hosts" { // Rolex is in memory only
-		r.l.Rolex = false
+	if r.d != nil || r.kind == "hosts" {
+		r.l.onDisks()
 	}
 	if r.losses != nil {
 		r.losses.bare = r.l.Rolex && r.l.Bare

@@ -22,6 +22,8 @@ type writer struct {
 	frozen   int           // restored shares in doubt with reads that are not known: nothing may be written
 	lockings uint64        // runs of lockAll
 	held     []*index.Held // of the transaction being applied
+	shipment []wire.Write  // memory
+	places   bool          // the transaction being applied is a shipment, whose twins have the places of rows
 	words    []uint64      // buffer to convert a row
 	written  uint64        // bytes of the keys and rows that transactions of a durable server have written
 }
@@ -175,8 +177,22 @@ func (wr *writer) applyAll(writes []wire.Write, held []*index.Held, csn block.CS
 			indexes[w.Index].PublishDelete(held[i], block.Absent(csn))
 			continue
 		}
-		indexes[w.Index].Publish(held[i], wr.rowWords(w.Row), block.Present(csn))
+		row := wr.rowWords(w.Row)
+		if indexes[w.Index].def.IsTwin() && !wr.places {
+			row[0] = 0 // what a client says of it proves nothing
+			if i > 0 && !durable && isRowOf(indexes, w, &writes[i-1]) {
+				row[0] = held[i-1].Addr
+			}
+		}
+		indexes[w.Index].Publish(held[i], row, block.Present(csn))
 	}
+}
+
+// isRowOf reports whether a write is of the row of a key that is written in a twin, in the same
+// partition. The address of such a row is in the entry: rows of one size keep it, as long as the memory
+// lives.
+func isRowOf(indexes []*hosted, twin, row *wire.Write) bool {
+	return !row.Strings && row.Key == twin.Key && indexes[row.Index].def == indexes[twin.Index].def.Table.Primary()
 }
 
 // count counts what a transaction writes. Entries of secondary indexes are not

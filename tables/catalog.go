@@ -131,6 +131,8 @@ func (c *Catalog) ResolveIndex(ix *Index) (*Index, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case ix.twin && t.twin != nil:
+		return t.twin, nil
 	case ix.second == nil:
 		return t.index, nil
 	}
@@ -176,12 +178,21 @@ func (c *Catalog) add(d Def, faults *faults) *Table {
 		Engine: cmp.Or(d.Engine, XStore),
 	}
 	t.index.checkEngine(faults)
+	t.checkTwin(faults)
 	c.Indexes = append(c.Indexes, t.index)
 	for i := range d.Secondary {
 		ix := t.addSecondary(&t.def.Secondary[i], faults)
 		ix.ID = len(c.Indexes)
 		c.Indexes = append(c.Indexes, ix)
 		t.secondary = append(t.secondary, ix)
+	}
+	if d.Twin != "" {
+		t.twin = &Index{
+			ID: len(c.Indexes), Name: d.Name + "." + twinName, Ordered: true, Key: d.Key, Strings: d.Key == StringKey,
+			RowBytes: twinRowBytes, Partition: d.Partition, Table: t, Engine: XStore, twin: true,
+		}
+		t.twin.Partition.next = d.Twin != TwinLocal
+		c.Indexes = append(c.Indexes, t.twin)
 	}
 	if b, err := json.Marshal(d); err != nil {
 		*faults = append(*faults, fmt.Errorf("%w: table %s: %w", ErrSchema, d.Name, err))
@@ -208,6 +219,31 @@ func (ix *Index) checkEngine(faults *faults) {
 		bad(ix.Table.def.LoadFill != 0, "has no load fill")
 	default:
 		faults.add("table %s: engine %q, want %q or %q", ix.Name, ix.Engine, XStore, Rolex)
+	}
+}
+
+// An entry of a twin has one word, which may say where the row is. A secondary index cannot have
+// the name.
+const (
+	twinName     = "_twin"
+	twinRowBytes = 8
+)
+
+// checkTwin adds the reasons for which the table cannot have its twin.
+func (t *Table) checkTwin(faults *faults) {
+	d := &t.def
+	switch d.Twin {
+	case "":
+		return
+	case TwinLocal, TwinSync, TwinNext:
+	default:
+		faults.add("table %s: twin %q, want %q, %q or %q", d.Name, d.Twin, TwinLocal, TwinSync, TwinNext)
+	}
+	if d.Primary != Hash {
+		faults.add("table %s: a twin of an index that is ordered itself", d.Name)
+	}
+	if t.Replicated() {
+		faults.add("table %s: a twin of a replicated table", d.Name)
 	}
 }
 

@@ -208,6 +208,10 @@ func (c *Catalog) alter(t *Table, d Def, ended *Index, faults *faults) *Table {
 		ix.ID = was[i].ID
 		c.Indexes[ix.ID] = ix
 	}
+	if t.twin != nil {
+		own.twin.ID = t.twin.ID
+		c.Indexes[own.twin.ID] = own.twin
+	}
 	for _, b := range t.building {
 		if b != ended {
 			ix := own.addSecondary(b.second, faults)

@@ -88,7 +88,7 @@ func (e *Error) Unwrap() []error {
 // the key is zero. It copies the key.
 func (ix *Index) Concerns(kind error, key Key) *Error {
 	e := &Error{Err: kind, Table: ix.Table.Name(), Key: key.Clone(), Partition: -1}
-	if ix.IsSecondary() {
+	if ix.IsMaintained() {
 		e.Index = ix.Name
 	}
 	return e

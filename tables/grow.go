@@ -155,7 +155,7 @@ func (t *Table) Grows() bool { return t.lay.grows }
 
 // HasEarlierRows reports whether rows of the index may have been written before columns
 // were added.
-func (ix *Index) HasEarlierRows() bool { return ix.second == nil && ix.Table.lay.formats != nil }
+func (ix *Index) HasEarlierRows() bool { return !ix.IsMaintained() && ix.Table.lay.formats != nil }
 
 // ChangedIn returns the version of the catalogue that changed the table last.
 // Transactions of an earlier version must not write it.

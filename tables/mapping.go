@@ -26,6 +26,9 @@ func WithGrowth() Option { return func(m *mapping) { m.def.Grows = true } }
 // WithLoadFill leaves places free in the leaves that loading makes; see Def.LoadFill.
 func WithLoadFill(percent int) Option { return func(m *mapping) { m.def.LoadFill = percent } }
 
+// WithTwin sets the twin of a table whose primary index is Hash; see Def.Twin.
+func WithTwin(t Twin) Option { return func(m *mapping) { m.def.Twin = t } }
+
 // WithEngine sets the engine of the primary index; see Def.Engine.
 func WithEngine(e Engine) Option { return func(m *mapping) { m.def.Engine = e } }
 

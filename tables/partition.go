@@ -36,11 +36,21 @@ type Partitioning struct {
 	Base   uint64        `json:"base,omitempty"`
 	Bounds []Key         `json:"bounds,omitempty"` // of the kind of the keys, ascending
 	Prefix uint          `json:"prefix,omitempty"`
+	next   bool          // each key is in the partition after that
 }
 
 // Of returns the partition of a key among n partitions. Every partition has the rows
 // of a replicated table; for it, Of distributes keys evenly.
 func (p *Partitioning) Of(key Key, n int) int {
+	part := p.of(key, n)
+	if p.next {
+		part = (part + 1) % n
+	}
+	return part
+}
+
+// of is Of without next.
+func (p *Partitioning) of(key Key, n int) int {
 	switch p.Kind {
 	case ByBits:
 		return int(((key.num >> p.Shift) - p.Base) % uint64(n))
@@ -61,12 +71,28 @@ func (p *Partitioning) Of(key Key, n int) int {
 func (p *Partitioning) Span(lo, hi Key, n int) (first, last int) {
 	switch {
 	case p.Kind == ByRange:
-		return p.Of(lo, n), p.Of(hi, n)
+		if first, last = p.Of(lo, n), p.Of(hi, n); first > last {
+			return 0, n - 1
+		}
+		return first, last
 	case p.Kind == Replicated, lo == hi, p.together(lo, hi):
 		part := p.Of(lo, n)
 		return part, part
 	}
 	return 0, n - 1
+}
+
+// Bound returns the first key after those that are in the same range as key, which may lie in another
+// partition. It reports false if there is none, or the keys are not partitioned by ranges.
+func (p *Partitioning) Bound(key Key, n int) (Key, bool) {
+	if p.Kind != ByRange {
+		return Key{}, false
+	}
+	i := p.of(key, n)
+	if i >= min(len(p.Bounds), n-1) {
+		return Key{}, false
+	}
+	return p.Bounds[i], true
 }
 
 // together reports whether all keys of [lo, hi] certainly have the same partition.

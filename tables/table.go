@@ -64,6 +64,25 @@ const (
 	Rolex Engine = "rolex"
 )
 
+// Twin is where the twin of a table is, and when it changes. The twin is an ordered index of the keys
+// of a table whose primary index is Hash: with it the rows can be read by ranges of keys. It has the
+// keys alone, and the rows come from the primary index, in one more round of READs for each.
+// Source: HStore (Han and Jiang, SYSTOR 2023), section 3.
+type Twin string
+
+// Twins. The empty Twin is none.
+const (
+	// TwinLocal has the keys of a partition in the same partition: an insert changes one partition.
+	TwinLocal Twin = "local"
+	// TwinSync has the keys of a partition in the next partition, which is at the next data server.
+	// That data server takes part in each transaction that inserts or deletes rows.
+	TwinSync Twin = "sync"
+	// TwinNext is TwinSync without that: a transaction of one partition is committed there, and the
+	// data server sends the keys to the next one, those of many transactions in one message. Data is
+	// in memory only, and no Snapshot reads ranges.
+	TwinNext Twin = "next"
+)
+
 // Def defines a table.
 type Def struct {
 	Name      string       `json:"name"`
@@ -81,6 +100,8 @@ type Def struct {
 	// memory if rows with keys in between are inserted later: in full leaves each of the
 	// first such inserts splits a leaf. Rows that come in the order of their keys need none.
 	LoadFill int `json:"load_fill,omitempty"`
+	// Twin makes the rows of a table whose primary index is Hash readable by ranges of keys.
+	Twin Twin `json:"twin,omitempty"`
 	// Engine makes the primary index. Secondary indexes are always of XStore.
 	Engine Engine `json:"engine,omitempty"`
 }
@@ -123,6 +144,7 @@ type Table struct {
 	def       Def
 	index     *Index
 	secondary []*Index
+	twin      *Index // nil: there is none
 	fields    map[string]Field
 	lay       *layout
 	catalog   *Catalog
@@ -136,7 +158,7 @@ type Table struct {
 // Immutable.
 type Index struct {
 	ID        int    // position in Catalog.Indexes
-	Name      string // table, or table.secondary
+	Name      string // table, or table.secondary, or table._twin
 	Ordered   bool
 	Key       KeyKind // the kind in the API
 	Strings   bool    // the engine's keys are strings and its rows vary in size
@@ -145,6 +167,7 @@ type Index struct {
 	Partition Partitioning
 	Table     *Table
 	hidden    bool // it is being built, or was withdrawn
+	twin      bool // it has the keys of a table whose primary index is Hash
 	// of a secondary index:
 	second  *Secondary
 	parts   []keyPart
@@ -178,12 +201,25 @@ func (t *Table) Primary() *Index { return t.index }
 // Secondaries lists the secondary indexes in order of definition.
 func (t *Table) Secondaries() []*Index { return t.secondary }
 
+// Twin returns the ordered index of the table's keys, nil if there is none: see Def.Twin. Its entries
+// have no columns. Bodies read the primary index, and the rows are found with its twin.
+func (t *Table) Twin() *Index { return t.twin }
+
+// Maintained lists the indexes whose entries follow from the rows, but for those that are being
+// built: the secondary indexes and the twin.
+func (t *Table) Maintained() []*Index {
+	if t.twin == nil {
+		return t.secondary
+	}
+	return append(t.secondary[:len(t.secondary):len(t.secondary)], t.twin)
+}
+
 // Building lists the secondary indexes that are being built: transactions that write
 // maintain them, and none reads them.
 func (t *Table) Building() []*Index { return t.building }
 
 // Indexed reports whether rows have entries of secondary indexes, including those
-// that are being built.
+// that are being built. The twin does not count: its entries do not depend on columns.
 func (t *Table) Indexed() bool { return len(t.secondary)+len(t.building) > 0 }
 
 // Secondary returns the secondary index with a name, nil if there is none.
@@ -257,20 +293,44 @@ func (ix *Index) Readable() error {
 	return e
 }
 
-// IsSecondary reports whether this is a secondary index, which the engine
-// maintains.
-func (ix *Index) IsSecondary() bool { return ix.second != nil }
+// IsMaintained reports whether the entries follow from the rows of a table: it is a secondary index,
+// or a twin.
+func (ix *Index) IsMaintained() bool { return ix.second != nil || ix.twin }
+
+// IsTwin reports whether this is the twin of a table: see Table.Twin.
+func (ix *Index) IsTwin() bool { return ix.twin }
+
+// Ranges returns the index that finds the rows of a range of keys: a twin for a primary index that has
+// one, else the index itself.
+func (ix *Index) Ranges() *Index {
+	if !ix.Ordered && ix.Table.twin != nil {
+		return ix.Table.twin
+	}
+	return ix
+}
 
 // KeepsVersions reports whether Snapshots can read the index: that it keeps the versions of
 // rows that are overwritten, if the data servers do.
-func (ix *Index) KeepsVersions() bool { return ix.Engine == XStore }
+func (ix *Index) KeepsVersions() bool { return ix.Engine == XStore && !(ix.twin && ix.ShipsTwin()) }
 
 // ClientWritten reports whether clients may change the index themselves, one-sided.
 func (ix *Index) ClientWritten() bool { return ix.Engine == Rolex }
 
 // KeepsInMemory reports whether the index can only be in memory: a data server with a data
 // directory refuses it.
-func (ix *Index) KeepsInMemory() bool { return ix.Engine == Rolex }
+func (ix *Index) KeepsInMemory() bool { return ix.Engine == Rolex || ix.twin && ix.ShipsTwin() }
+
+// MadeBy names what makes the index, for messages: its engine, or that it is a twin.
+func (ix *Index) MadeBy() string {
+	if ix.twin {
+		return "twin " + string(ix.Table.def.Twin)
+	}
+	return "engine " + string(ix.Engine)
+}
+
+// ShipsTwin reports whether the index is the primary index of a table, or its twin, whose twin gets the
+// keys of transactions of one partition from the data server: see TwinNext.
+func (ix *Index) ShipsTwin() bool { return ix.second == nil && ix.Table.def.Twin == TwinNext }
 
 // LoadFill is how full loading makes the leaves of an ordered index, in percent.
 func (ix *Index) LoadFill() int {
@@ -331,6 +391,10 @@ func (ix *Index) Entry(primary Key, row Row, b *EntryBuffer) (Key, Row, error) {
 	if b == nil {
 		b = &EntryBuffer{}
 	}
+	if ix.twin {
+		b.payload = append(b.payload[:0], make(Row, ix.RowBytes)...)
+		return primary, b.payload, nil
+	}
 	key, err := ix.entryKey(primary, row, b)
 	if err != nil {
 		return Key{}, nil, err
@@ -359,6 +423,9 @@ func (ix *Index) Entry(primary Key, row Row, b *EntryBuffer) (Key, Row, error) {
 // EntryKey computes only the key that Entry returns. It uses the primary key
 // only if PrimaryKey is a part of the index's key.
 func (ix *Index) EntryKey(primary Key, row Row) (Key, error) {
+	if ix.twin {
+		return primary, nil
+	}
 	return ix.entryKey(primary, row, &EntryBuffer{})
 }
 

@@ -61,6 +61,7 @@ type getOp struct {
 	key      uint64
 	hash     uint64
 	tick     clock.Tick // as of which to read; 0 is the present
+	place    uint64     // see Place; 0: not said
 
 	phase phase
 	wr    int // index of the awaited READ
@@ -112,8 +113,12 @@ func (o *getOp) StartAt(key index.Key, at clock.Tick) {
 	o.phase = phaseStart
 	o.rounds, o.busy, o.rowBusy, o.hops = 0, 0, 0, 0
 	o.chases, o.retries, o.refreshes, o.extra, o.patch = 0, 0, 0, 0, 0
-	o.res = index.GetResult{}
+	o.place, o.res = 0, index.GetResult{}
 }
+
+// Place implements index.PlacedGetter. Rows of varying size may move, and the memory may then be of
+// another use, so that lookups of those ignore it.
+func (o *getOp) Place(addr uint64) { o.place = addr }
 
 // Serve implements index.Serving.
 func (o *getOp) Serve(a *index.Attempt) { o.attempt = a }
@@ -219,7 +224,11 @@ func (o *getOp) begin(next *rdma.Batch) bool {
 	if len(o.row) != o.v.rowBlock {
 		o.row = resize(o.row, o.v.rowBlock)
 	}
-	if addr := o.location(); addr != 0 {
+	addr := o.location()
+	if addr == 0 && goodAddr(o.place, mem.LineBytes) {
+		addr = o.place
+	}
+	if addr != 0 {
 		return o.read(phaseCached, addr, o.row, next)
 	}
 	return o.readHead(next)

@@ -217,7 +217,7 @@ func (c *contents) put(partition placement.Partition, id int, key index.Key, csn
 	if id >= len(c.logged.Indexes) {
 		return fmt.Errorf("a write to index %d of %d", id, len(c.logged.Indexes))
 	}
-	if c.logged.Indexes[id].IsSecondary() {
+	if c.logged.Indexes[id].IsMaintained() {
 		return nil
 	}
 	at := place{partition, id}

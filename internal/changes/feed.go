@@ -281,14 +281,14 @@ func (f *feed) tick(at clock.Tick) *tick {
 }
 
 // index returns an index whose changes are delivered, nil for others: changes of
-// secondary indexes follow from the rows, and of the copies of a replicated table only
+// secondary indexes and twins follow from the rows, and of the copies of a replicated table only
 // the first counts.
 func (f *feed) index(id int, partition placement.Partition) (*tables.Index, error) {
 	if id >= len(f.catalog.Indexes) {
 		return nil, fmt.Errorf("a write to index %d of %d", id, len(f.catalog.Indexes))
 	}
 	ix := f.catalog.Indexes[id]
-	if ix.IsSecondary() || ix.Table.Replicated() && partition > 0 {
+	if ix.IsMaintained() || ix.Table.Replicated() && partition > 0 {
 		return nil, nil
 	}
 	return ix, nil

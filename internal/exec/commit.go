@@ -26,12 +26,17 @@ func (t *Txn) gather(c *wire.Commit, which proofsOf) error {
 			return err
 		}
 	}
-	for _, w := range t.writes.list[:t.writes.n] {
-		if w.dropped {
-			continue
-		}
+	shipped := false
+	add := func(w *write) {
 		p := partOf(c, partitionOf(w.ix, w.key, t.where.nparts))
 		p.Writes = append(p.Writes, wire.Write{Index: uint16(w.ix.ID), Op: w.op, Strings: w.ix.Strings, Key: w.key, Hint: w.hint, Row: w.row})
+	}
+	for _, w := range t.writes.list[:t.writes.n] {
+		if ships := t.byServer(w); !w.dropped && !ships {
+			add(w)
+		} else if ships {
+			shipped = shipped || !w.dropped
+		}
 	}
 	if which == clientWritten {
 		t.gatherApart(c)
@@ -55,6 +60,13 @@ func (t *Txn) gather(c *wire.Commit, which proofsOf) error {
 	for k := range t.reads.keptPages {
 		p := partOf(c, k.part)
 		p.Gaps, p.Rows = append(p.Gaps, k.gaps...), append(p.Rows, k.rows...)
+	}
+	if shipped && (len(c.Parts) > 1 || !t.ships) {
+		for _, w := range t.writes.list[:t.writes.n] {
+			if t.byServer(w) && !w.dropped {
+				add(w)
+			}
+		}
 	}
 	for i := range c.Parts {
 		if p := &c.Parts[i]; len(p.Rows) > wire.MaxProofs || len(p.Gaps) > wire.MaxProofs {
@@ -110,6 +122,7 @@ func partOf(c *wire.Commit, part placement.Partition) *wire.Part {
 
 // sendCommit sends the attempt to its home server: one RPC.
 func (s *Session) sendCommit(t *Txn) error {
+	t.ships = true
 	if err := t.gather(&s.commit, everything); err != nil {
 		return err
 	}

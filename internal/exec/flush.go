@@ -84,7 +84,7 @@ func (rd *reader) flush(t *Txn) error {
 	if t.at != 0 {
 		for r := range t.reads.queued {
 			if ix := r.index(); !ix.KeepsVersions() {
-				return &SnapshotTooOld{Table: ix.Table.Name(), Engine: string(ix.Engine), Partition: int(r.part())}
+				return &SnapshotTooOld{Table: ix.Table.Name(), MadeBy: ix.MadeBy(), Partition: int(r.part())}
 			}
 		}
 		if err := rd.snap.enter(t); err != nil {

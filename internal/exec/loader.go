@@ -18,18 +18,19 @@ const loadChunk = 192 << 10
 // rows in bulk, with their secondary entries. A Loader is for one goroutine. Several
 // may run concurrently, preferably on different key ranges.
 type Loader struct {
-	s       *Session
-	ctx     context.Context
-	tab     *tables.Table
-	as      *tables.Table // the definition of the caller's rows
-	version uint32        // of the catalogue
-	queues  []loadQueue   // by index of the table × partition
-	entries []loadEntry   // of the row that is added, by secondary index
-	keys    keyArena
-	err     error // the first of a server: rows that were queued are lost
+	s          *Session
+	ctx        context.Context
+	tab        *tables.Table
+	maintained []*tables.Index // of tab
+	as         *tables.Table   // the definition of the caller's rows
+	version    uint32          // of the catalogue
+	queues     []loadQueue     // by index of the table × partition
+	entries    []loadEntry     // of the row that is added, by index of maintained
+	keys       keyArena
+	err        error // the first of a server: rows that were queued are lost
 }
 
-// loadEntry is a row's entry in one secondary index.
+// loadEntry is a row's entry in one maintained index.
 type loadEntry struct {
 	key tables.Key
 	row tables.Row
@@ -57,20 +58,20 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Loader{s: s, ctx: ctx, tab: t, as: as, version: uint32(c.Version())}
-	for _, ix := range append([]*tables.Index{t.Primary()}, t.Secondaries()...) {
+	l := &Loader{s: s, ctx: ctx, tab: t, maintained: t.Maintained(), as: as, version: uint32(c.Version())}
+	for _, ix := range append([]*tables.Index{t.Primary()}, t.Maintained()...) {
 		for p := range placement.Partition(db.Partitions()) {
 			l.queues = append(l.queues, loadQueue{ix: ix, part: p})
 		}
 	}
-	l.entries = make([]loadEntry, len(t.Secondaries()))
+	l.entries = make([]loadEntry, len(l.maintained))
 	if err := l.load(l.begin(&l.queues[0])); err != nil { // no rows: only to hear at once if none are taken
 		return nil, errors.Join(err, s.Close())
 	}
 	return l, nil
 }
 
-// Add queues one row and its secondary entries. Ascending keys load fastest. The
+// Add queues one row and its entries in other indexes. Ascending keys load fastest. The
 // caller may reuse key and row on return. If a key is loaded twice the last row
 // stays, with the secondary entries of both: load each key once.
 //
@@ -97,7 +98,7 @@ func (l *Loader) Add(key tables.Key, row tables.Row) error {
 		}
 		return nil
 	}
-	for i, second := range l.tab.Secondaries() { // all, before the row is queued
+	for i, second := range l.maintained { // all, before the row is queued
 		e := &l.entries[i]
 		var err error
 		if e.key, e.row, err = second.Entry(key, row, &e.buf); err != nil {
@@ -107,7 +108,7 @@ func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	if err := l.put(&l.queues[ix.Partition.Of(key, n)], key, row); err != nil {
 		return err
 	}
-	for i, second := range l.tab.Secondaries() {
+	for i, second := range l.maintained {
 		e := &l.entries[i]
 		if err := l.put(&l.queues[(i+1)*n+second.Partition.Of(e.key, n)], e.key, e.row); err != nil {
 			return err

@@ -19,6 +19,7 @@ type Lookups struct {
 	n       int
 	next    int          // where lookBack begins
 	kept    proofsByPart // of earlier groups
+	places  []uint64     // of the rows of the next group, as a twin says; empty: not known
 	queued  []*Get       // of a group that is read by plain reads
 	rows    []tables.Row
 }
@@ -35,7 +36,7 @@ func (t *Txn) Lookups(tab *tables.Table) *Lookups {
 	}
 	l := t.reads.groups[t.reads.nGroups]
 	t.reads.nGroups++
-	l.t, l.attempt, l.tab, l.n = t, t.attempt, tab, 0
+	l.t, l.attempt, l.tab, l.n, l.places = t, t.attempt, tab, 0, l.places[:0]
 	l.kept.forget()
 	return l
 }
@@ -54,8 +55,12 @@ func (l *Lookups) Rows(keys []tables.Key) ([]tables.Row, error) {
 	var gets []*Get
 	if t.reads.nGet+len(keys) <= plainReads {
 		l.queued = l.queued[:0]
-		for _, key := range keys {
-			l.queued = append(l.queued, t.QueueGet(l.tab, key))
+		for i, key := range keys {
+			g := t.QueueGet(l.tab, key)
+			if i < len(l.places) {
+				g.at = l.places[i]
+			}
+			l.queued = append(l.queued, g)
 		}
 		gets = l.queued
 	} else {
@@ -83,7 +88,7 @@ func (l *Lookups) start(keys []tables.Key) error {
 		return err
 	}
 	ix := tab.Primary()
-	for _, key := range keys {
+	for i, key := range keys {
 		if err := ix.CheckKey(key); err != nil {
 			return err
 		}
@@ -95,6 +100,9 @@ func (l *Lookups) start(keys []tables.Key) error {
 		l.n++
 		if !g.open(t, ix, l.keys.keep(ix, key)) {
 			return g.err
+		}
+		if i < len(l.places) {
+			g.at = l.places[i]
 		}
 		if tab.EarlierFormat(l.tab) {
 			g.as = l.tab

@@ -57,6 +57,9 @@ func (t *Txn) Rows(ix *tables.Index, lo, hi tables.Key, reverse bool) iter.Seq2[
 			return // an empty range
 		}
 		p.sc.paged, p.sc.done = true, true
+		if p.sc.rows != nil {
+			p.sc.lookups = t.Lookups(p.sc.rows)
+		}
 		if reverse {
 			p.backward(yield)
 		} else {
@@ -94,21 +97,22 @@ func (p *pager) page(lo, hi index.Key) (covered index.Key, err error) {
 			return covered, err
 		}
 	}
-	if part := &sc.ix.Partition; part.Kind == tables.ByRange { // one partition at a time
-		if i := part.Of(userKey(sc.ix, lo), t.where.nparts); i < min(len(part.Bounds), t.where.nparts-1) {
-			bound := index.Str(mem.String(part.Bounds[i].Bytes()))
-			if sc.ix.Key == tables.NumberKey {
-				bound, p.cutBuf = numberKey(sc.ix, part.Bounds[i].Num(), p.cutBuf)
-			}
-			if bound.Compare(hi) <= 0 {
-				hi, p.cutBuf, _ = before(sc.ix, bound, p.cutBuf)
-			}
+	if end, ok := sc.ix.Partition.Bound(userKey(sc.ix, lo), t.where.nparts); ok { // one partition at a time
+		bound := index.Str(mem.String(end.Bytes()))
+		if sc.ix.Key == tables.NumberKey {
+			bound, p.cutBuf = numberKey(sc.ix, end.Num(), p.cutBuf)
+		}
+		if bound.Compare(hi) <= 0 {
+			hi, p.cutBuf, _ = before(sc.ix, bound, p.cutBuf)
 		}
 	}
 	sc.lo, sc.hi, sc.limit = lo, hi, p.n
 	sc.nsubs, sc.out, sc.done = 0, sc.out[:0], false
 	if sc.start(); !sc.done {
 		t.flush()
+	}
+	if sc.rows != nil && sc.err == nil {
+		sc.err = sc.takePage()
 	}
 	return sc.covered, sc.err
 }

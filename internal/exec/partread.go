@@ -42,6 +42,11 @@ func (r partRead) start(t *Txn, p *opPool) index.Op {
 			g.op, g.pool = p.get(), p
 		}
 		g.op.StartAt(g.key, t.at)
+		if g.at != 0 {
+			if op, ok := g.op.(index.PlacedGetter); ok {
+				op.Place(g.at)
+			}
+		}
 		return g.op
 	}
 	if r.sub.op == nil {

@@ -21,8 +21,8 @@ var ErrSnapshotTooOld = errors.New("txn: snapshot too old")
 
 // SnapshotTooOld is the error behind ErrSnapshotTooOld.
 type SnapshotTooOld struct {
-	Table       string // set if the table's engine keeps no versions at all
-	Engine      string // of that table
+	Table       string // set if an index of the table keeps no versions at all
+	MadeBy      string // what that index is: see tables.Index.MadeBy
 	Partition   int
 	Time        time.Time     // as of which the snapshot reads, by the cluster's clock
 	Age         time.Duration // of the snapshot
@@ -32,7 +32,7 @@ type SnapshotTooOld struct {
 
 func (e *SnapshotTooOld) Error() string {
 	if e.Table != "" {
-		return fmt.Sprintf("%v: table %s of engine %s keeps no versions", ErrSnapshotTooOld, e.Table, e.Engine)
+		return fmt.Sprintf("%v: table %s of %s keeps no versions", ErrSnapshotTooOld, e.Table, e.MadeBy)
 	}
 	if e.Retain == 0 {
 		return fmt.Sprintf("%v: partition %d keeps no versions (--retain 0)", ErrSnapshotTooOld, e.Partition)

@@ -90,6 +90,7 @@ type Txn struct {
 	reserved bool          // the rows are reserved for the next attempt
 	gated    bool          // it has passed the gate
 	sent     bool          // for commit, which ends reservations
+	ships    bool          // for commit at its data server, which may send entries of twins: see byServer
 	overdue  bool          // its reads were too old when it ended: see checkAge
 	outlived bool          // a server has begun another life since the attempt read there
 	reuses   bool          // it uses reads of an earlier attempt
@@ -158,7 +159,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 		t.catalog = t.s.db.Catalog()
 	}
 	t.reserved, t.sent, t.outlived, t.met = false, false, false, nil
-	t.reuses, t.scouts, t.elsewhere, t.overdue, t.noVersions = false, false, false, false, false
+	t.reuses, t.scouts, t.elsewhere, t.overdue, t.noVersions, t.ships = false, false, false, false, false, false
 	t.attempt++
 	t.reads.reset()
 	for _, p := range t.used {
@@ -263,6 +264,7 @@ type Get struct {
 	row  tables.Row
 	as   *tables.Table // the earlier definition of the table that the body uses, or nil
 	made []byte        // memory for a row converted to that definition
+	at   uint64        // where the row was, as a twin says; 0: not known
 	op   index.GetOp   // one-sided,
 	pool *opPool       // of which it is
 	srv  index.Server  // not nil: this process has the partition
@@ -284,6 +286,14 @@ type Scan struct {
 	out    []tables.Entry
 	as     *tables.Table // the earlier definition of the table that the body uses, or nil
 	made   []byte        // memory for rows converted to that definition
+
+	// Of a scan of a twin; ix is the twin.
+	rows     *tables.Table // whose rows are wanted; nil: it is no such scan
+	asked    bool          // for the rows
+	found    bool          // the rows are in out
+	gets     []*Get
+	lookups  *Lookups     // of an iterator
+	pageKeys []tables.Key // memory
 
 	// Of an iterator; see pager.
 	paged   bool
@@ -336,7 +346,7 @@ func (t *Txn) queueGet(ix *tables.Index, key index.Key) *Get {
 // open makes g a read of a key. It returns false, with the error in g, if the attempt is
 // over.
 func (g *Get) open(t *Txn, ix *tables.Index, key index.Key) bool {
-	g.t, g.ix, g.key, g.done, g.err, g.row, g.as, g.res, g.op, g.pool, g.srv = t, ix, key, false, nil, nil, nil, nil, nil, nil, nil
+	g.t, g.ix, g.key, g.done, g.err, g.row, g.as, g.res, g.op, g.pool, g.srv, g.at = t, ix, key, false, nil, nil, nil, nil, nil, nil, nil, 0
 	t.noVersions = t.noVersions || !ix.KeepsVersions()
 	if err := t.usable(); err != nil {
 		g.done, g.err = true, err
@@ -439,6 +449,7 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 	seen := ix
 	ix, err := t.catalog.ResolveIndex(ix)
 	if err == nil {
+		ix = ix.Ranges()
 		err = ix.CheckBound(lo)
 	}
 	if err == nil {
@@ -457,6 +468,10 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 	sc.t, sc.ix, sc.done, sc.err, sc.paged, sc.as = t, ix, false, nil, false, nil
 	if ix.HasEarlierRows() && ix.Table.EarlierFormat(seen.Table) {
 		sc.as = seen.Table
+	}
+	sc.rows, sc.asked, sc.found, sc.lookups = nil, false, false, nil
+	if ix.IsTwin() {
+		sc.rows = seen.Table
 	}
 	sc.kept.forget()
 	for i := range sc.subs {
@@ -610,6 +625,10 @@ func (sc *Scan) show() {
 func (sc *Scan) Entries() ([]tables.Entry, error) {
 	if !sc.done {
 		sc.t.flush()
+	}
+	if sc.rows != nil && sc.err == nil && !sc.found {
+		sc.t.findRows()
+		sc.err = sc.takeRows()
 	}
 	if sc.err != nil {
 		return nil, sc.err

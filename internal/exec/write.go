@@ -129,6 +129,9 @@ func (t *Txn) insert(tab *tables.Table, key index.Key, row tables.Row) error {
 	if err := t.set(tab.Primary(), wire.Insert, key, row); err != nil {
 		return err
 	}
+	if err := t.writeTwin(tab, key); err != nil {
+		return err
+	}
 	return t.entries(tab, key, nil, row)
 }
 
@@ -145,7 +148,10 @@ func (t *Txn) Put(tab *tables.Table, key tables.Key, row tables.Row) error {
 	}
 	k := t.keys.keep(ix, key)
 	if !tab.Indexed() && !tab.EarlierFormat(as) {
-		return t.set(ix, wire.Put, k, row)
+		if err := t.set(ix, wire.Put, k, row); err != nil {
+			return err
+		}
+		return t.writeTwin(tab, k)
 	}
 	old, err := t.current(ix, k)
 	if errors.Is(err, ErrNotFound) {
@@ -245,6 +251,9 @@ func (t *Txn) Delete(tab *tables.Table, key tables.Key) error {
 		old = t.entryOf.keepOld(row)
 	}
 	if err := t.set(ix, wire.Delete, k, nil); err != nil {
+		return err
+	}
+	if err := t.writeTwin(tab, k); err != nil {
 		return err
 	}
 	return t.entries(tab, k, old, nil)

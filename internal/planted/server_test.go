@@ -16,6 +16,30 @@ var serverBugs = []bug{
 		},
 	},
 	{
+		name: "ShipmentsAreTakenAgain", why: "a twin takes the keys of a message that comes again, late",
+		edits:  []edit{{file: "server/ship.go", old: "		if number > has.upTo {\n", new: "		if true {\n"}},
+		caught: []test{{"server", "TestShipmentsAreTakenOnce", "up to 1 is taken, want 2"}},
+	},
+	{
+		name: "ShipmentsAreRefusedAtLocks", why: "a twin refuses keys for good because a transaction in doubt has read their gap",
+		edits: []edit{{
+			file: "server/ship.go",
+			old:  "			case v.code == wire.Conflict && v.cause != exec.CauseFence:\n",
+			new:  "			case v.code == wire.Conflict && v.cause == exec.CauseCatalog:\n",
+		}},
+		caught: []test{{"server", "TestShipmentsWaitForReadGaps", "the insert has ended"}},
+	},
+	{
+		name: "RefusedShipmentsCommit", why: "a transaction commits although a twin has refused its keys",
+		edits:  []edit{{file: "server/ship.go", old: "refused && !sh.gone {", new: "refused && sh.gone {"}},
+		caught: []test{{"server", "TestRefusedShipments", "want ErrOutOfMemory"}},
+	},
+	{
+		name: "PlacesAreNotTold", why: "a partition's own twin has no places of rows, or those that a client makes up",
+		edits:  []edit{{file: "server/writes.go", old: "IsTwin() && !wr.places {", new: "IsTwin() && false {"}},
+		caught: []test{{"txn", "TestRoundsOfTwins", "4 rounds, want 3"}},
+	},
+	{
 		name: "LeafProofsUnchecked", why: "a data server commits without a look at the leaves of the engine Rolex that a transaction has read",
 		edits: []edit{{
 			file: "server/partition.go",

@@ -18,7 +18,7 @@ import (
 
 // Version is checked at Hello; both sides must use the same version of the
 // protocol, and of the memory that clients READ.
-const Version = 22
+const Version = 23
 
 // Op is the first byte of a request.
 type Op uint8
@@ -48,6 +48,7 @@ const (
 	OpCopy                   // a step of the copy of a data server's log: see CopyBegin
 	OpLease                  // how long the server certainly keeps its place: see Lease
 	OpWriter                 // a client writes an index one-sided: see WriterRequest
+	OpShip                   // changes of twins of another partition: see Shipping
 )
 
 var opNames = map[Op]string{
@@ -55,6 +56,7 @@ var opNames = map[Op]string{
 	OpOutcome: "outcome", OpLoad: "load", OpSeal: "seal", OpStats: "stats", OpResolve: "resolve",
 	OpHandOver: "hand-over", OpValidate: "validate", OpGoodbye: "goodbye", OpAdopt: "adopt", OpReserve: "reserve",
 	OpAlter: "alter", OpCatalog: "catalog", OpEmpty: "empty", OpBackup: "backup", OpCopy: "copy", OpLease: "lease", OpWriter: "writer",
+	OpShip: "ship",
 }
 
 func (o Op) String() string {

@@ -253,6 +253,9 @@ func FuzzDecoders(f *testing.F) {
 	f.Add((&WriterRequest{Step: WriterExtend, Partition: 3, Index: 2, Catalog: 1, Name: 77, Owner: 5}).Append(nil))
 	f.Add((&Opened{ID: 9, Owner: 5, Key: 7, Fence: 1, First: 4096, SlotsPerLeaf: 8, Writers: 64, Checksums: true}).Append([]byte{0}))
 	f.Add(AppendSpares([]byte{0}, []Spare{{4096, 1}, {8192, 2}}))
+	f.Add(AppendShipped(AppendShipped(AppendShipping(nil, &Shipping{From: 1, To: 2, Incarnation: 3, First: 4}),
+		&ShippedEntry{Index: 5, Gone: true, Strings: true, Key: index.Str("k")}), &ShippedEntry{Index: 6, Last: true, Key: index.Num(9), Place: 4096}))
+	f.Add(AppendAnswerToShipping([]byte{0}, &Shipped{UpTo: 7, Refused: []Refused{{Number: 6, Code: OutOfMemory, Text: "full"}}}))
 	f.Add([]byte("\x00{\"server\":1,\"indexes\":[{\"Rows\":3}],\"next\":2}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 {
@@ -287,6 +290,24 @@ func FuzzDecoders(f *testing.F) {
 			d = NewDecoder(again[1:])
 			if twice := d.Messages(nil); d.End() != nil || !reflect.DeepEqual(ms, twice) {
 				t.Fatalf("messages %+v decode again as %+v", ms, twice)
+			}
+		}
+		var ship Shipping
+		d = NewDecoder(b[1:])
+		if ship.Decode(&d) == nil {
+			again := AppendShipping(nil, &ship)
+			for i := range ship.Entries {
+				again = AppendShipped(again, &ship.Entries[i])
+			}
+			if !bytes.Equal(again[1:], b[1:]) {
+				t.Fatalf("shipments %x encode again as %x", b, again)
+			}
+		}
+		var got Shipped
+		d = NewDecoder(b[1:])
+		if got.Decode(&d) == nil {
+			if again := AppendAnswerToShipping(b[:1:1], &got); !bytes.Equal(again, b) {
+				t.Fatalf("answer to shipments %x encodes again as %x", b, again)
 			}
 		}
 		var q WriterRequest

@@ -159,17 +159,20 @@ func (r *Recovering) Ratio() float64 {
 
 // Partition has the statistics of one partition.
 type Partition struct {
-	Partition   int    `json:"partition"`
-	Loaded      bool   `json:"loaded"` // loading has ended
-	Fenced      bool   `json:"fenced"` // no longer served
-	Commits     uint64 `json:"commits"`
-	Conflicts   uint64 `json:"conflicts"`
-	Prepared    int    `json:"prepared"`
-	Parked      uint64 `json:"parked"`       // requests that waited, for the decision of a transaction in doubt or behind others for a row
-	ParkedLong  uint64 `json:"parked_long"`  // of Parked: gave up
-	UsedBytes   uint64 `json:"used_bytes"`   // of its regions
-	MappedBytes uint64 `json:"mapped_bytes"` // by which they have grown so far
-	LimitBytes  uint64 `json:"limit_bytes"`  // to which they may grow
+	Partition int    `json:"partition"`
+	Loaded    bool   `json:"loaded"` // loading has ended
+	Fenced    bool   `json:"fenced"` // no longer served
+	Commits   uint64 `json:"commits"`
+	Conflicts uint64 `json:"conflicts"`
+	Prepared  int    `json:"prepared"`
+	// Shipped are transactions whose keys a twin in the next partition has got, by ShippedMessages.
+	Shipped         uint64 `json:"shipped,omitempty"`
+	ShippedMessages uint64 `json:"shipped_messages,omitempty"`
+	Parked          uint64 `json:"parked"`       // requests that waited, for the decision of a transaction in doubt or behind others for a row
+	ParkedLong      uint64 `json:"parked_long"`  // of Parked: gave up
+	UsedBytes       uint64 `json:"used_bytes"`   // of its regions
+	MappedBytes     uint64 `json:"mapped_bytes"` // by which they have grown so far
+	LimitBytes      uint64 `json:"limit_bytes"`  // to which they may grow
 
 	// HorizonLag is how many commits are visible and not yet durable.
 	HorizonLag int `json:"horizon_lag"`

@@ -21,7 +21,9 @@ const (
 	Primary      = "drtmx.primary"
 	// KeyKind is the kind of keys of the table: string (the default), number or
 	// spread.
-	KeyKind       = "drtmx.keys"
+	KeyKind = "drtmx.keys"
+	// Twin is the twin of a table with a hash index: none (the default), local, sync or next.
+	Twin          = "drtmx.twin"
 	Addr          = "drtmx.addr"
 	Design        = "drtmx.design"
 	LocationCache = "drtmx.locationcache"
@@ -49,7 +51,7 @@ const WriterLeaseMax = 86_400_000
 
 var names = []string{
 	Addr, Cache, DataDir, Design, Durability, Fabric, KeyKind, LocationCache, Memory, Models, Partitioning, Partitions, Primary,
-	ReadModifyWrite, Report, Seed, Servers, Update, Upsert, WriterLease, Writes,
+	ReadModifyWrite, Report, Seed, Servers, Twin, Update, Upsert, WriterLease, Writes,
 }
 
 // CheckNames reports properties that begin with Prefix and do not exist: a

@@ -26,6 +26,7 @@ const (
 	Text    = "string"
 	Number  = "number"
 	Spread  = "spread" // numbers
+	NoTwin  = "none"
 )
 
 // Layout has the properties of the table.
@@ -35,6 +36,7 @@ type Layout struct {
 	FieldBytes int // length of the longest field that the workload writes, 0 if unknown
 	Primary    string
 	Partition  string
+	Twin       tables.Twin
 	Keys       props.Keys
 	Numbers    bool // the keys of the table are the numbers in the keys of records
 
@@ -55,6 +57,11 @@ func Read(p *properties.Properties) (*Layout, error) {
 		Primary:   r.OneOf(props.Primary, Ordered, Ordered, Hash, Rolex),
 		Partition: r.OneOf(props.Partitioning, "", Range, Hash),
 		Keys:      props.ReadKeys(r),
+	}
+	if twin := r.OneOf(props.Twin, NoTwin, NoTwin, string(tables.TwinLocal), string(tables.TwinSync), string(tables.TwinNext)); twin != NoTwin {
+		if l.Twin = tables.Twin(twin); l.Primary != Hash {
+			r.Fault("%s %s with %s %s: want %s=%s, for the other indexes have an order", props.Twin, twin, props.Primary, l.Primary, props.Primary, Hash)
+		}
 	}
 	kind := r.OneOf(props.KeyKind, Text, Text, Number, Spread)
 	l.Numbers, l.spread = kind != Text, kind == Spread
@@ -85,16 +92,16 @@ func Read(p *properties.Properties) (*Layout, error) {
 		l.loads = r.Int(prop.InsertCount, l.records, 0, props.Most)
 	}
 	switch {
-	case l.Partition == "" && l.Primary == Hash:
+	case l.Partition == "" && l.Primary == Hash && l.Twin == "":
 		l.Partition = Hash
 	case l.Partition == "":
 		l.Partition = Range
-	case l.Partition == Range && l.Primary == Hash:
+	case l.Partition == Range && l.Primary == Hash && l.Twin == "":
 		r.Fault("%s %s with %s %s: want %s=%s", props.Partitioning, Range, props.Primary, Hash, props.Partitioning, Hash)
 	}
 	l.scans = r.Float(prop.ScanProportion, prop.ScanProportionDefault, 0, 1) > 0
-	if l.Primary == Hash && l.scans {
-		r.Fault("%s %s with %s above 0: want %s, for a hash index has no order", props.Primary, Hash, prop.ScanProportion, Ordered)
+	if l.Primary == Hash && l.Twin == "" && l.scans {
+		r.Fault("%s %s with %s above 0: want %s, or a %s, for a hash index has no order", props.Primary, Hash, prop.ScanProportion, Ordered, props.Twin)
 	}
 	return l, r.Err()
 }
@@ -108,7 +115,7 @@ func (l *Layout) Catalog(partitions int) (*tables.Catalog, error) {
 	}
 	switch l.Primary {
 	case Hash:
-		d.Primary = tables.Hash
+		d.Primary, d.Twin = tables.Hash, l.Twin
 	case Rolex:
 		d.Engine = tables.Rolex
 	}
@@ -262,7 +269,7 @@ func (l *Layout) Fits(c *tables.Catalog, where string, primaryGiven bool) (*tabl
 	case d.Engine == tables.Rolex:
 		has = Rolex
 	}
-	if has == Hash && l.scans {
+	if has == Hash && d.Twin == "" && l.scans {
 		return nil, mismatch("has the primary index "+has, "%s above 0", prop.ScanProportion)
 	}
 	if primaryGiven && has != l.Primary {

@@ -1,0 +1,244 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"drtmx/internal/testseed"
+	"drtmx/rdma/inproc"
+	"drtmx/server"
+	"drtmx/tables"
+	"drtmx/txn"
+)
+
+// shipRig is a cluster of two data servers with a table whose twin is in the next partition.
+type shipRig struct {
+	*server.Cluster
+	net *inproc.Network
+	tab *tables.Table
+	n   tables.Field
+}
+
+func newShipRig(t *testing.T, twin tables.Twin, o inproc.Options) *shipRig {
+	t.Helper()
+	cat, err := tables.NewCatalog(tables.Def{
+		Name: "t", Primary: tables.Hash, Twin: twin, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+		Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 8},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := inproc.New(o)
+	cl, err := server.Embedded(t.Context(), server.EmbeddedConfig{
+		Catalog: cat, Servers: 2, Partitions: 2, Network: net, MemoryBytes: 64 << 20,
+		Client: txn.Config{Retry: txn.Retry{Patience: testseed.Patience()}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	tab := cat.MustTable("t")
+	return &shipRig{cl, net, tab, tab.Field("n")}
+}
+
+func (r *shipRig) insert(ctx context.Context, keys ...uint64) error {
+	return r.DB.Update(ctx, func(x *txn.Txn) error {
+		for _, k := range keys {
+			row := r.tab.NewRow()
+			row.SetInt(r.n, int64(k))
+			if err := x.Insert(r.tab, tables.Num(k), row); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (r *shipRig) keys(ctx context.Context, lo, hi uint64) (keys []uint64, err error) {
+	err = r.DB.View(ctx, func(x *txn.Txn) error {
+		keys = keys[:0]
+		es, err := x.QueueScan(r.tab.Primary(), tables.Num(lo), tables.Num(hi), 0).Entries()
+		for _, e := range es {
+			if n := e.Row.Int(r.n); uint64(n) != e.Key.Num() {
+				return fmt.Errorf("key %v has the row of %d", e.Key, n)
+			}
+			keys = append(keys, e.Key.Num())
+		}
+		return err
+	})
+	return keys, err
+}
+
+// An insert of one partition is one commit of that partition, whose keys come to the twin by a message
+// that many inserts share. An update sends nothing.
+func TestInsertsAreShipped(t *testing.T) {
+	for _, c := range []struct {
+		twin                 tables.Twin
+		shipped, distributed bool
+	}{{tables.TwinNext, true, false}, {tables.TwinSync, false, true}, {tables.TwinLocal, false, false}} {
+		t.Run(string(c.twin), func(t *testing.T) {
+			r, ctx := newShipRig(t, c.twin, inproc.Options{}), t.Context()
+			const clients, each = 8, 50
+			var wg sync.WaitGroup
+			for i := range uint64(clients) {
+				wg.Go(func() {
+					for k := range uint64(each) {
+						if err := r.insert(ctx, 1<<8*(2*i)+k); err != nil { // all in partition 0
+							t.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			for i := range uint64(clients) {
+				if keys, err := r.keys(ctx, 1<<9*i, 1<<9*i+1<<8-1); err != nil || len(keys) != each {
+					t.Errorf("%d keys of client %d, want %d: %v", len(keys), i, each, err)
+				}
+			}
+			st := r.Servers[0].Stats()
+			p := st.Partitions[0]
+			if p.Shipped != 0 != c.shipped || c.shipped && (p.Shipped != clients*each || p.ShippedMessages > p.Shipped) {
+				t.Errorf("%d transactions shipped in %d messages", p.Shipped, p.ShippedMessages)
+			}
+			if n := st.Distributed + r.Servers[1].Stats().Distributed; n != 0 != c.distributed {
+				t.Errorf("%d distributed transactions", n)
+			}
+			if err := r.DB.Update(ctx, func(x *txn.Txn) error { return x.Update(r.tab, tables.Num(1), r.tab.NewRow()) }); err != nil {
+				t.Fatal(err)
+			}
+			if now := r.Servers[0].Stats(); now.Partitions[0].Shipped != p.Shipped || now.Distributed != st.Distributed {
+				t.Error("an update of a row has changed a twin")
+			}
+		})
+	}
+}
+
+// Messages to the next data server are lost, repeated and late. Each insert is there once, in both.
+func TestShipmentsOverBadNetwork(t *testing.T) {
+	seed := testseed.Of(t)
+	r := newShipRig(t, tables.TwinNext, inproc.Options{Seed: seed, Faults: inproc.Faults{DropBefore: 0.05, DropDuring: 0.05, DropAfter: 0.05, Duplicate: 0.2}})
+	ctx := t.Context()
+	const clients, each = 4, 40
+	var wg sync.WaitGroup
+	for i := range uint64(clients) {
+		wg.Go(func() {
+			for k := range uint64(each) {
+				if err := r.insertOnce(ctx, i*each+k); err != nil {
+					t.Errorf("key %d: %v", i*each+k, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var keys []uint64
+	err := txn.ErrUnavailable
+	for errors.Is(err, txn.ErrUnavailable) {
+		keys, err = r.keys(ctx, 0, 1<<8-1)
+	}
+	if err != nil || len(keys) != clients*each {
+		t.Errorf("%d keys, want %d: %v", len(keys), clients*each, err)
+	}
+}
+
+// insertOnce inserts a key over a network that loses messages.
+func (r *shipRig) insertOnce(ctx context.Context, key uint64) error {
+	for {
+		err := r.insert(ctx, key)
+		var u *txn.UnknownOutcome
+		if errors.As(err, &u) {
+			for err = r.DB.Outcome(ctx, u.ID); err != nil && !errors.Is(err, txn.ErrConflict); {
+				err = r.DB.Outcome(ctx, u.ID)
+			}
+		}
+		if !errors.Is(err, txn.ErrUnavailable) && !errors.Is(err, txn.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// While a prepared transaction has read a gap in a twin, a shipment of a key in it waits, and so does
+// its client; and what it wrote is not seen.
+func TestShipmentsWaitForReadGaps(t *testing.T) {
+	r, ctx := newShipRig(t, tables.TwinNext, inproc.Options{}), t.Context()
+	if err := r.insert(ctx, 1, 9); err != nil {
+		t.Fatal(err)
+	}
+	release := r.Servers[1].HoldGaps(t, r.tab.Twin(), 1, 5)
+	done := make(chan error, 1)
+	go func() { done <- r.insert(ctx, 5) }()
+	select {
+	case err := <-done:
+		t.Fatalf("the insert has ended with %v beside a transaction that has read its gap", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	if keys, err := r.keys(short, 0, 4); err != nil || len(keys) != 1 {
+		t.Errorf("keys %v beside it: %v", keys, err)
+	}
+	cancel()
+	release()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := r.keys(ctx, 0, 100); err != nil || len(keys) != 3 {
+		t.Errorf("keys %v, want 3: %v", keys, err)
+	}
+}
+
+// A twin that has no memory for a key refuses it: the insert fails, with a typed error, and nothing of
+// it is there, in the hash index or in the twin. Others go on.
+func TestRefusedShipments(t *testing.T) {
+	r, ctx := newShipRig(t, tables.TwinNext, inproc.Options{}), t.Context()
+	if err := r.insert(ctx, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	restore := r.Servers[1].RefuseKeys(t, r.tab.Twin(), 3)
+	if err := r.insert(ctx, 3, 4); !errors.Is(err, txn.ErrOutOfMemory) {
+		t.Errorf("an insert whose key the twin cannot take: %v, want ErrOutOfMemory", err)
+	}
+	if err := r.insert(ctx, 5); err != nil {
+		t.Errorf("another one after it: %v", err)
+	}
+	restore()
+	if keys, err := r.keys(ctx, 0, 100); err != nil || len(keys) != 3 {
+		t.Errorf("keys %v, want 1, 2 and 5: %v", keys, err)
+	}
+	if err := r.insert(ctx, 3, 4); err != nil {
+		t.Error(err)
+	}
+	if keys, err := r.keys(ctx, 0, 100); err != nil || len(keys) != 5 {
+		t.Errorf("keys %v, want 1 to 5: %v", keys, err)
+	}
+}
+
+// A shipment that comes again, late, changes nothing.
+func TestShipmentsAreTakenOnce(t *testing.T) {
+	r, ctx := newShipRig(t, tables.TwinNext, inproc.Options{}), t.Context()
+	s, twin := r.Servers[1], r.tab.Twin()
+	for i, x := range []struct {
+		number uint64
+		gone   bool
+		upTo   uint64
+	}{{1, false, 1}, {2, true, 2}, {1, false, 2}, {2, true, 2}, {1, false, 2}} {
+		if upTo := s.TakeShipment(t, 0, x.number, twin, 7, x.gone); upTo != x.upTo {
+			t.Errorf("message %d: up to %d is taken, want %d", i, upTo, x.upTo)
+		}
+	}
+	if err := r.DB.View(ctx, func(x *txn.Txn) error {
+		es, err := x.QueueScan(twin, tables.First, tables.Last, 0).Entries()
+		if err == nil && len(es) > 0 {
+			err = errors.New("the key is there again")
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
