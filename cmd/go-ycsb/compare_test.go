@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"drtmx/ycsb/bench"
 )
 
 // compared runs a comparison in this process and returns its JSON.
@@ -111,5 +113,12 @@ func TestComparedRunsBeginEqual(t *testing.T) {
 		if r.Failed > 0 || r.Operations != 400 || r.Kinds["INSERT"].RPCs < 1 {
 			t.Errorf("%s: %d failed with %s, %d operations, INSERT %+v", r.Engine, r.Failed, r.First, r.Operations, r.Kinds["INSERT"])
 		}
+	}
+}
+
+// A run in which no operation ended says so.
+func TestComparedRunsMeasureSomething(t *testing.T) {
+	if err := measured(&bench.Result{}); err == nil || !strings.Contains(err.Error(), "want a longer --duration") {
+		t.Errorf("%v, want that no operation ended", err)
 	}
 }

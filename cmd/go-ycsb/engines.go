@@ -238,12 +238,19 @@ func (c *contender) run(ctx context.Context, plan *bench.Plan, model *ycsb.Node,
 		return nil, nil, ended(c.db, err)
 	case r.Interrupted:
 		return nil, nil, cli.ErrInterrupted
-	case r.Failed > 0 && r.Operations() == 0:
-		return nil, nil, fmt.Errorf("all %d operations failed, the first with: %w", r.Failed, r.First)
-	case r.Operations() == 0:
-		return nil, nil, fmt.Errorf("no operation ended in the %v that were measured: want a longer --duration", r.Elapsed())
 	}
-	return r, e, nil
+	return r, e, measured(r)
+}
+
+// measured returns an error if a run has measured nothing.
+func measured(r *bench.Result) error {
+	switch {
+	case r.Operations() > 0:
+		return nil
+	case r.Failed > 0:
+		return fmt.Errorf("all %d operations failed, the first with: %w", r.Failed, r.First)
+	}
+	return fmt.Errorf("no operation ended in the %v that were measured: want a longer --duration", r.Elapsed())
 }
 
 // fabrics names the fabrics of all engines.
