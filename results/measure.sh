@@ -67,6 +67,10 @@ engines=(
 "rolexupdates|ROLEX and XStore: updates alone, of evenly chosen rows, with 64 clients|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p readproportion=0 -p updateproportion=1 -p requestdistribution=uniform -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node weak --clients 64 --repeat 3 --duration 3s"
 "rolex4|ROLEX and XStore: YCSB A with 64 clients and 4 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node cores=4 --clients 64 --repeat 3 --duration 3s"
 "rolex16|ROLEX and XStore: YCSB A with 64 clients and 16 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node cores=16 --clients 64 --repeat 3 --duration 3s"
+"hstorec|HStore and XStore: YCSB C, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --duration 3s"
+"hstorea|HStore and XStore: YCSB A, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --duration 3s"
+"hstoree|HStore and XStore: YCSB E, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloade -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --duration 4s"
+"hstoreinserts|HStore and XStore: inserts alone, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadd -p readproportion=0 -p insertproportion=1 -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --warmup 20s --duration 10s"
 )
 
 wanted=("$@")
@@ -97,7 +101,7 @@ measure() {
 about() {
 	case $1 in
 	*/engines.md)
-		echo "Written by \`results/measure.sh\`. The ordered index with one-sided READs and models (\`xstore\`), the same with an RPC for each lookup and scan (\`rpc\`), and the same tree with one-sided READs and inner nodes cached instead of models, 128 KiB of them for each index (\`treecache\`) or all (\`fullcache\`); and leaves that clients write, too (\`rolex\`, docs/rolex.md). One data server, whose machine is modelled: one core, unless a command says otherwise, behind a fast network (docs/ycsb.md). Rates and latencies are emulated with that model, which is a choice; they are not measurements of RDMA. Rounds, READs, bytes and RPCs are exact. The *bound* is what these counts allow on the modelled machine."
+		echo "Written by \`results/measure.sh\`. The ordered index with one-sided READs and models (\`xstore\`), the same with an RPC for each lookup and scan (\`rpc\`), and the same tree with one-sided READs and inner nodes cached instead of models, 128 KiB of them for each index (\`treecache\`) or all (\`fullcache\`); leaves that clients write, too (\`rolex\`, docs/rolex.md); and a hash index with an ordered twin in the next partition, which gets keys by shipping (\`hstore\`, docs/hstore.md) or takes part in each insert (\`hash+twin=sync\`). One data server, unless a command says otherwise, whose machine is modelled: one core, unless a command says otherwise, behind a fast network (docs/ycsb.md). Rates and latencies are emulated with that model, which is a choice; they are not measurements of RDMA. Rounds, READs, bytes and RPCs are exact. The *bound* is what these counts allow on the modelled machine."
 		;;
 	*)
 		echo "Written by \`results/measure.sh\`. Times are those of emulated fabrics (shared memory of one host, or one process) on a small shared machine. Ratios within one run are more meaningful than times."

@@ -85,6 +85,13 @@ func swarm(s *rng.Stream, seed uint64) load {
 	return l
 }
 
+// writers makes it a load most of which clients commit without the data servers.
+func (l *load) writers(s *rng.Stream) {
+	l.Strings, l.Rolex, l.Bare = false, true, true
+	l.Keys += s.Intn(60) // fewer transactions meet, which send each other to the data servers
+	l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/3, l.Calls/4, l.Looks/2, l.Snapshots/4
+}
+
 // onDisks leaves out what is in memory only.
 func (l *load) onDisks() {
 	l.Rolex = false

@@ -27,6 +27,7 @@ import (
 	"drtmx/rdma/tcp"
 	"drtmx/rdma/verbs"
 	"drtmx/server"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -171,9 +172,14 @@ func (r *role) work() error {
 		cancel()
 	}()
 	err = c.work(ctx)
-	fmt.Println("counts:", c.counts)
-	return err
+	c.counts["one-sided"] = int(db.OneSided())
+	b, merr := json.Marshal(c.counts)
+	fmt.Printf("%s%s\n", countsLine, b)
+	return errors.Join(err, merr)
 }
+
+// countsLine begins a line with what a client has counted.
+const countsLine = "counts: "
 
 // unfinished is the transaction that a killed client was in, as one of unknown
 // outcome: what it was to append may have been appended, or may yet be.
@@ -221,6 +227,8 @@ type child struct {
 	stdin io.WriteCloser
 	out   *bufio.Scanner
 	dead  bool
+
+	counts map[string]int // that a client has told
 }
 
 func spawn(t testing.TB, r role) *child {
@@ -255,6 +263,10 @@ func (c *child) await(want string) error {
 		switch line := c.out.Text(); {
 		case line == want:
 			return nil
+		case strings.HasPrefix(line, countsLine):
+			if err := json.Unmarshal([]byte(line[len(countsLine):]), &c.counts); err != nil {
+				return err
+			}
 		case strings.HasPrefix(line, "error: "):
 			return fmt.Errorf("%s %d: %s", c.Kind, c.Index, line)
 		}
@@ -366,11 +378,19 @@ func (p *processes) start(t testing.TB) {
 	}
 }
 
-// TestProcessHistories: several clients and servers as processes; some clients
-// are killed in the middle. What all of them found is strictly serializable,
+// TestProcessHistories: several clients and servers as processes, over shared memory or TCP; some
+// clients are killed in the middle. What all of them found is strictly serializable,
 // and nothing is left locked.
+//
+// DRTMX_PROCESS_LOAD=writers lets clients commit most transactions without the data servers, and the
+// name of a twin gives a table that twin.
 func TestProcessHistories(t *testing.T) {
-	processHistories(t, func(l load) *processes { return startServers(t, 3, l) })
+	processHistories(t, func(s *rng.Stream, l load) *processes {
+		if s.Bool(0.3) {
+			return startServersOverTCP(t, 3, l)
+		}
+		return startServers(t, 3, l)
+	})
 }
 
 // TestProcessHistoriesOverVerbs is the same over an RDMA device.
@@ -379,16 +399,23 @@ func TestProcessHistoriesOverVerbs(t *testing.T) {
 	if !verbs.Built || device == "" {
 		t.Skip("SKIP: not built with the tag verbs, or " + deviceEnv + " names no RDMA device")
 	}
-	processHistories(t, func(l load) *processes { return startServersOver(t, device, 2, l) })
+	processHistories(t, func(_ *rng.Stream, l load) *processes { return startServersOver(t, device, 2, l) })
 }
 
-func processHistories(t *testing.T, start func(l load) *processes) {
+func processHistories(t *testing.T, start func(s *rng.Stream, l load) *processes) {
 	t.Helper()
 	seed := testseed.Of(t)
 	stream := rng.New(seed).Split("processes")
 	l := swarm(stream, seed)
 	l.Duration, l.Hows, l.Clients, l.Deletes = simTime(t, time.Second), 1<<howBits-1, 4, 0.05
-	p := start(l)
+	switch only := os.Getenv("DRTMX_PROCESS_LOAD"); only {
+	case "":
+	case "writers":
+		l.writers(stream.Split("writers"))
+	default:
+		l.Twin = tables.Twin(only)
+	}
+	p := start(stream.Split("fabric"), l)
 	for i := range l.Clients {
 		own := l
 		if i < l.Clients/2 {
@@ -467,8 +494,15 @@ func (p *processes) finish(t *testing.T, l *load) {
 		t.Fatal(err)
 	}
 	rep := check(t, t.Name(), h)
-	t.Logf("%d transactions of %d processes, %d of them under way when their client was killed; %v",
-		h.Len(), len(p.clients), len(lost), rep)
+	oneSided, twin := 0, "no twin"
+	for _, c := range p.clients {
+		oneSided += c.counts["one-sided"]
+	}
+	if l.Twin != "" {
+		twin = "twin " + string(l.Twin)
+	}
+	t.Logf("%d transactions of %d processes over %s, %d of them under way when their client was killed; %d one-sided commits of the others; %s; %v",
+		h.Len(), len(p.clients), p.Over, len(lost), oneSided, twin, rep)
 	for _, s := range p.servers {
 		if err := s.stop(); err != nil { // it checks its memory
 			t.Error(err)

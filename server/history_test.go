@@ -356,12 +356,36 @@ func (c *client) found() (rows int) {
 	return rows
 }
 
-// readAll records transactions that read both tables completely.
+// readAll records transactions that read both tables completely. What has a twin must be the same
+// without it.
 func (c *client) readAll(ctx context.Context) error {
 	return c.l.windows(func(lo, hi history.Key) (int, error) {
 		c.lookAt(lo, hi)
 		err := retryUnavailable(func() error { return c.look(ctx) })
-		return c.found(), err
+		rows := c.found()
+		if err == nil && c.l.Twin != "" {
+			err = retryUnavailable(func() error { return c.compareTwin(ctx, lo, hi) })
+		}
+		return rows, err
+	})
+}
+
+// compareTwin reads a window of the hashed table by its twin and by its secondary index, at one moment.
+// It is not part of the history.
+func (c *client) compareTwin(ctx context.Context, lo, hi history.Key) error {
+	scan := step{PlanOp: history.PlanOp{Kind: history.OpScan, Key: lo, Hi: hi}, table: inHash}
+	other := scan
+	other.how = howSecondary
+	return c.db.View(ctx, func(t *txn.Txn) error {
+		var res results
+		if err := c.s.run(t, []step{scan, other}, &res); err != nil {
+			return err
+		}
+		a, b := res.list[0].rows, res.list[1].rows
+		if same := func(a, b history.Row) bool { return a.Key == b.Key && slices.Equal(a.List, b.List) }; !slices.EqualFunc(a, b, same) {
+			return fmt.Errorf("the twin has %d rows of keys %d to %d, and the secondary index has %d, or others", len(a), lo, hi, len(b))
+		}
+		return nil
 	})
 }
 

@@ -21,9 +21,6 @@ type leafRegion struct {
 // newLeaves makes the region of an index, as large as the partition's may become.
 func (p *partition) newLeaves(ix *tables.Index) (*leafRegion, error) {
 	cfg := &p.srv.cfg
-	if p.durable != nil {
-		return nil, inMemoryOnly(ix)
-	}
 	r, err := mem.New(mem.Options{Name: fmt.Sprintf("p%d.%d", p.id, ix.ID), MaxBytes: cfg.MemoryBytes, SegmentBytes: cfg.segment})
 	if err != nil {
 		return nil, err
@@ -34,7 +31,7 @@ func (p *partition) newLeaves(ix *tables.Index) (*leafRegion, error) {
 
 // inMemoryOnly is the refusal of an index that a durable data server cannot have.
 func inMemoryOnly(ix *tables.Index) error {
-	return fmt.Errorf("%w: table %s: engine %s keeps data in memory only, and the data server has a data directory", tables.ErrSchema, ix.Table.Name(), ix.Engine)
+	return fmt.Errorf("%w: table %s: %s keeps data in memory only, and the data server has a data directory", tables.ErrSchema, ix.Table.Name(), ix.MadeBy())
 }
 
 // proved is an index with proofs of its own: see rolex.Server.

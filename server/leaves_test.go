@@ -309,7 +309,7 @@ func TestAddTableOfRolex(t *testing.T) {
 
 // What keeps data in memory only is refused by data servers with a data directory, before they
 // serve and afterwards.
-func TestDurableServersRefuseRolex(t *testing.T) {
+func TestDurableServersRefuseWhatIsInMemory(t *testing.T) {
 	ctx := context.Background()
 	_, err := Embedded(ctx, EmbeddedConfig{Catalog: mixedCatalog(t), Servers: 1, Durability: Disk, Dir: t.TempDir()})
 	if want := "table written of engine rolex with durability disk, want memory"; !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
@@ -325,6 +325,28 @@ func TestDurableServersRefuseRolex(t *testing.T) {
 	})
 	if want := "engine rolex keeps data in memory only"; !errors.Is(err, tables.ErrSchema) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q", err, want)
+	}
+
+	twinned := tables.Def{
+		Name: "twinned", Primary: tables.Hash, Twin: tables.TwinNext, Partition: tables.Partitioning{Kind: tables.ByHash}, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+	}
+	_, err = cl.DB.AddTable(ctx, twinned)
+	if want := "twin next keeps data in memory only"; !errors.Is(err, tables.ErrSchema) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	cat, err := tables.NewCatalog(twinned)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Embedded(ctx, EmbeddedConfig{Catalog: cat, Servers: 1, Durability: Disk, Dir: t.TempDir()})
+	if want := "table twinned of twin next with durability disk, want memory"; !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	for _, twin := range []tables.Twin{tables.TwinLocal, tables.TwinSync} {
+		twinned.Name, twinned.Twin = "twinned_"+string(twin), twin
+		if _, err := cl.DB.AddTable(ctx, twinned); err != nil {
+			t.Errorf("a table with a %s twin that is added: %v", twin, err)
+		}
 	}
 }
 

@@ -102,6 +102,9 @@ const (
 
 // newIndex makes an empty index.
 func (p *partition) newIndex(ix *tables.Index) (*hosted, error) {
+	if p.durable != nil && ix.KeepsInMemory() {
+		return nil, inMemoryOnly(ix)
+	}
 	cfg := &p.srv.cfg
 	h := &hosted{def: ix}
 	o := engine.ServerOptions{

@@ -294,10 +294,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 // drawWriters makes it a load most of which clients commit without the data servers, and reports
 // whether nothing is to go wrong.
 func (r *simulation) drawWriters(s *rng.Stream) (quiet bool) {
-	l := &r.l
-	l.Strings, l.Rolex, l.Bare = false, true, true
-	l.Keys += s.Intn(60) // fewer transactions meet, which send each other to the data servers
-	l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/3, l.Calls/4, l.Looks/2, l.Snapshots/4
+	r.l.writers(s)
 	return s.Bool(0.4)
 }
 
