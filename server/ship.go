@@ -26,14 +26,15 @@ import (
 // The shipments of a partition have numbers, and the next partition takes them in order, each once.
 // What it cannot take at once, because a lock is in the way, it gets again. What it can never take, for
 // lack of memory, it refuses for good: then that number is taken, and the transaction is not committed.
-// A transaction that has read
-// the gap in which a key belongs, and is prepared, has a lock there: the shipment waits for its
-// decision. That transaction never waits for a shipment: it is refused where it meets a lock. So the two
-// do not wait for each other.
+//
+// A transaction that has read the gap in which a key belongs, and is prepared, has a lock there: the
+// shipment waits for its decision. That transaction never waits for a shipment: it is refused where it
+// meets a lock. So the two do not wait for each other.
 //
 // A transaction of several partitions has the keys of twins among its writes: see exec.Txn.
-// Source: HStore (Han and Jiang, SYSTOR 2023), section 4.2, log shipping. Where the paper acknowledges a log record and applies it
-// later, the twin here has the keys when it is acknowledged.
+//
+// Source: HStore (Han and Jiang, SYSTOR 2023), section 4.2, log shipping. Where the paper acknowledges a
+// log record and applies it later, the twin here has the keys when they are acknowledged.
 
 // shipments are the transactions of a partition that are under way to the twins in the next one. The
 // partition's mutex guards them.
@@ -74,7 +75,7 @@ func (sh *shipments) init(p *partition) {
 
 // ships reports whether a write may change a twin in the next partition.
 func (sh *shipments) ships(ix *tables.Index, w *wire.Write) bool {
-	return sh.to != sh.p.id && w.Op != wire.Update && ix.ShipsTwin()
+	return sh.to != sh.p.id && w.Op != wire.Update && ix.ShipsTwin() && !ix.IsTwin()
 }
 
 // wants reports whether some writes may do so.

@@ -216,7 +216,7 @@ var (
 	partitionConflicts = counter("drtmx_partition_conflicts_total", "Commits and prepares that the partition refused or returned for retry.", "server", "partition")
 	partitionParked    = counter("drtmx_partition_parked_total", "Commits and calls that waited at the server: for the decision of a transaction in doubt, or behind others for a row.", "server", "partition")
 	partitionVain      = counter("drtmx_partition_parked_in_vain_total", "Of these, the ones whose turn, or whose decision, did not come in time.", "server", "partition")
-	partitionPrepared  = gauge("drtmx_partition_prepared_transactions", "Distributed transactions in doubt: prepared here and not yet decided.", "server", "partition")
+	partitionPrepared  = gauge("drtmx_partition_prepared_transactions", "Transactions in doubt: prepared here and not yet decided, or not yet known to a twin in the next partition.", "server", "partition")
 	partitionShipped   = counter("drtmx_partition_shipped_transactions_total", "Transactions of the partition whose keys a twin in the next partition has got.", "server", "partition")
 	partitionShipments = counter("drtmx_partition_shipping_messages_total", "Messages with those keys that were answered.", "server", "partition")
 	partitionLoaded    = gauge("drtmx_partition_loaded", "1 if the load is complete.", "server", "partition")
