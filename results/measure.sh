@@ -68,9 +68,8 @@ engines=(
 "rolex4|ROLEX and XStore: YCSB A with 64 clients and 4 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node cores=4 --clients 64 --repeat 3 --duration 3s"
 "rolex16|ROLEX and XStore: YCSB A with 64 clients and 16 cores|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=number -p drtmx.servers=1 --engines rolex,xstore --node cores=16 --clients 64 --repeat 3 --duration 3s"
 "hstorec|HStore and XStore: YCSB C, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadc -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --duration 3s"
-"hstorea|HStore and XStore: YCSB A, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloada -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --duration 3s"
 "hstoree|HStore and XStore: YCSB E, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloade -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --duration 4s"
-"hstoreinserts|HStore and XStore: inserts alone, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadd -p readproportion=0 -p insertproportion=1 -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --warmup 20s --duration 10s"
+"hstoreinserts|HStore and XStore: inserts alone, two data servers|bin/go-ycsb compare drtmx -P ycsb/workloads/workloadd -p readproportion=0 -p insertproportion=1 -p recordcount=200000 -p drtmx.keys=spread -p drtmx.servers=2 --engines hstore,hash+twin=sync,xstore --node weak --clients 64 --repeat 3 --warmup 8s --duration 6s"
 )
 
 wanted=("$@")
