@@ -154,6 +154,8 @@ func fits(ix *tables.Index, w *wire.Write) bool {
 		return false
 	case w.Op == wire.Delete:
 		return true
+	case ix.IsTwin():
+		return len(w.Row) == ix.RowBytes
 	case ix.Strings:
 		return len(w.Row) <= ix.RowBytes && len(w.Row)%mem.WordBytes == 0
 	}
