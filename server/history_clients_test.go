@@ -22,11 +22,11 @@ import (
 // can be left out, which is how runs come to differ.
 type load struct {
 	Seed           uint64
-	Room           int         // values in a row
-	Strings        bool        // string keys, and rows as long as their lists
-	Rolex          bool        // the ordered table is of the engine Rolex
-	Bare           bool        // it has no secondary index, and transactions of it alone are many
-	Twin           tables.Twin // of the hashed table
+	Room           int           // values in a row
+	Strings        bool          // string keys, and rows as long as their lists
+	Engine         tables.Engine // of the ordered table
+	Bare           bool          // it has no secondary index, and transactions of it alone are many
+	Twin           tables.Twin   // of the hashed table
 	Keys           int
 	OpsPerTxn      int
 	Reads, Scans   float64
@@ -76,8 +76,10 @@ func swarm(s *rng.Stream, seed uint64) load {
 		Snapshots: share(0.8, 0.4), Stale: between(s, 0, 200), Linger: between(s, 0, 30),
 		OneTable: s.Bool(0.2), Strings: s.Bool(0.5), Hows: s.Uint64() & (1<<howBits - 1),
 	}
-	l.Rolex = s.Split("engine").Bool(0.5) && !l.Strings
-	l.Bare = l.Rolex && s.Split("bare").Bool(0.6)
+	if l.Engine = tables.XStore; !l.Strings {
+		l.Engine = []tables.Engine{tables.XStore, tables.Rolex, tables.FineStore}[s.Split("engine").Intn(3)]
+	}
+	l.Bare = l.Engine == tables.Rolex && s.Split("bare").Bool(0.6)
 	l.Twin = []tables.Twin{"", "", tables.TwinLocal, tables.TwinSync, tables.TwinNext, tables.TwinNext}[s.Split("twin").Intn(6)]
 	if l.Views+l.Calls+l.Looks+l.Snapshots > 0.9 {
 		l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/2, l.Calls/2, l.Looks/2, l.Snapshots/2
@@ -87,14 +89,23 @@ func swarm(s *rng.Stream, seed uint64) load {
 
 // writers makes it a load most of which clients commit without the data servers.
 func (l *load) writers(s *rng.Stream) {
-	l.Strings, l.Rolex, l.Bare = false, true, true
+	l.Strings, l.Engine, l.Bare = false, tables.Rolex, true
 	l.Keys += s.Intn(60) // fewer transactions meet, which send each other to the data servers
 	l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/3, l.Calls/4, l.Looks/2, l.Snapshots/4
 }
 
+// bins makes it a load of a table of the engine FineStore, whose keys come and go.
+func (l *load) bins(s *rng.Stream) {
+	l.Strings, l.Engine, l.Bare = false, tables.FineStore, false
+	l.Keys += s.Intn(200)
+	l.Deletes = max(l.Deletes, 0.2*s.Float64())
+}
+
 // onDisks leaves out what is in memory only.
 func (l *load) onDisks() {
-	l.Rolex = false
+	if l.Engine == tables.Rolex {
+		l.Engine, l.Bare = tables.XStore, false
+	}
 	if l.Twin == tables.TwinNext {
 		l.Twin = tables.TwinSync
 	}
@@ -237,7 +248,7 @@ func (c *client) one(ctx context.Context) error {
 	call := !view && !look && kind < c.l.Views+c.l.Looks+c.l.Calls
 	snap := kind > 1-c.l.Snapshots
 	c.next(view || look || snap)
-	if snap && c.l.Rolex { // no Snapshot reads that table
+	if snap && (c.l.Engine == tables.Rolex || c.l.Engine == tables.FineStore) { // no Snapshot reads that table
 		c.steps = slices.DeleteFunc(c.steps, func(s step) bool { return s.table == inOrdered })
 		snap = len(c.steps) > 0
 	}

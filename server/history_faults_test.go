@@ -14,6 +14,7 @@ import (
 	"drtmx/internal/wire"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
+	"drtmx/tables"
 )
 
 // Harsh scenarios join failures of whole servers, of dials and of single
@@ -38,7 +39,9 @@ func distributed(l *load, s *rng.Stream) {
 // largeRequests makes transactions write rows of many KiB, those of some
 // clients as many as a request may hold.
 func largeRequests(l *load, s *rng.Stream) {
-	l.Rolex = false // rows are too large
+	if l.Engine == tables.Rolex {
+		l.Engine, l.Bare = tables.XStore, false // rows are too large
+	}
 	l.Strings, l.Room, l.Rotate, l.Keys, l.MayBeTooLarge = false, 1000+s.Intn(1000), 20, 60, true
 	l.OpsPerTxn, l.LargeOps = 1+s.Intn(6), 10+s.Intn(70)
 	l.TxnsPerClient = min(l.TxnsPerClient, 60)

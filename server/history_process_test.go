@@ -382,8 +382,8 @@ func (p *processes) start(t testing.TB) {
 // clients are killed in the middle. What all of them found is strictly serializable,
 // and nothing is left locked.
 //
-// DRTMX_PROCESS_LOAD=writers lets clients commit most transactions without the data servers, and the
-// name of a twin gives a table that twin.
+// DRTMX_PROCESS_LOAD=writers lets clients commit most transactions without the data servers, bins
+// makes the ordered table one of the engine FineStore, and the name of a twin gives a table that twin.
 func TestProcessHistories(t *testing.T) {
 	processHistories(t, func(s *rng.Stream, l load) *processes {
 		if s.Bool(0.3) {
@@ -412,6 +412,8 @@ func processHistories(t *testing.T, start func(s *rng.Stream, l load) *processes
 	case "":
 	case "writers":
 		l.writers(stream.Split("writers"))
+	case "bins":
+		l.bins(stream.Split("bins"))
 	default:
 		l.Twin = tables.Twin(only)
 	}

@@ -60,10 +60,7 @@ func newLists(l *load) *listSchema {
 	if l.Strings {
 		return newStringLists(l.Room, l.Twin)
 	}
-	if l.Rolex {
-		return newListSchemaOf(l.Room, l.Twin, tables.Rolex, l.Bare)
-	}
-	return newListSchemaOf(l.Room, l.Twin, tables.XStore, false)
+	return newListSchemaOf(l.Room, l.Twin, l.Engine, l.Bare)
 }
 
 // keyOf is the key of a list.

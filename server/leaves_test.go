@@ -17,7 +17,7 @@ import (
 	"drtmx/txn"
 )
 
-// mixedCatalog has tables of both engines, so that some indexes have leaves in regions of their
+// mixedCatalog has tables of all engines, so that some indexes have leaves in regions of their
 // own and others have not.
 func mixedCatalog(t testing.TB) *tables.Catalog {
 	t.Helper()
@@ -26,6 +26,7 @@ func mixedCatalog(t testing.TB) *tables.Catalog {
 	c, err := tables.NewCatalog(
 		tables.Def{Name: "hashed", Primary: tables.Hash, Partition: by, Columns: column},
 		tables.Def{Name: "written", Primary: tables.Ordered, Engine: tables.Rolex, Partition: by, Columns: column},
+		tables.Def{Name: "binned", Primary: tables.Ordered, Engine: tables.FineStore, Partition: by, Columns: column},
 		tables.Def{Name: "kept", Primary: tables.Ordered, Partition: by, Columns: column},
 		tables.Def{
 			Name: "listed", Primary: tables.Ordered, Engine: tables.Rolex, Partition: by, Columns: column,
@@ -94,7 +95,7 @@ func loadMixed(t testing.TB, cl *Cluster, cat *tables.Catalog, n func(key uint64
 	}
 }
 
-// A transaction reads and writes tables of both engines, whose proofs are in different regions.
+// A transaction reads and writes tables of all engines, whose proofs are in different regions.
 func TestEnginesInOneTransaction(t *testing.T) {
 	cl, cat := startMixed(t, patient())
 	ctx := context.Background()
@@ -126,7 +127,7 @@ func TestEnginesInOneTransaction(t *testing.T) {
 				if err != nil {
 					return fmt.Errorf("%s: %w", tab.Name(), err)
 				}
-				if got, want := row.Int(tab.Field("n")), int64(4*key+2); got != want {
+				if got, want := row.Int(tab.Field("n")), int64(5*key+2); got != want {
 					return fmt.Errorf("%s: %d in row %d, want %d", tab.Name(), got, key, want)
 				}
 			}
@@ -227,6 +228,9 @@ func TestSnapshotsNeedVersions(t *testing.T) {
 	if !errors.Is(err, txn.ErrSnapshotTooOld) || !errors.As(err, &old) || old.Table != "written" || !strings.Contains(err.Error(), "table written of engine rolex keeps no versions") {
 		t.Errorf("%v, want one that names the table", err)
 	}
+	if err := read("binned"); !errors.Is(err, txn.ErrSnapshotTooOld) || !strings.Contains(err.Error(), "table binned of engine finestore keeps no versions") {
+		t.Errorf("%v, want one that names the table", err)
+	}
 	scan := cl.DB.Snapshot(context.Background(), func(tx *txn.Txn) error {
 		_, err := tx.QueueScan(cat.MustTable("listed").Primary(), tables.Num(1), tables.Num(9), 3).Entries()
 		return err
@@ -325,6 +329,12 @@ func TestDurableServersRefuseWhatIsInMemory(t *testing.T) {
 	})
 	if want := "engine rolex keeps data in memory only"; !errors.Is(err, tables.ErrSchema) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q", err, want)
+	}
+
+	if _, err := cl.DB.AddTable(ctx, tables.Def{
+		Name: "binned", Primary: tables.Ordered, Engine: tables.FineStore, Partition: tables.Partitioning{Kind: tables.ByHash}, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+	}); err != nil {
+		t.Errorf("a table of engine finestore that is added: %v", err)
 	}
 
 	twinned := tables.Def{

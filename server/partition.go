@@ -111,7 +111,7 @@ func (p *partition) newIndex(ix *tables.Index) (*hosted, error) {
 		Arena: p.arena, Locks: p.writer.shared, Clock: p.clock.Now, Family: cfg.Family, SlotsPerLeaf: cfg.slots,
 		PublishInner: cfg.PublishInner, LoadFill: ix.LoadFill(),
 	}
-	d := engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes, Rolex: ix.Engine == tables.Rolex}
+	d := engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes, Rolex: ix.Engine == tables.Rolex, FineStore: ix.Engine == tables.FineStore}
 	if d.Rolex {
 		var err error
 		if h.leaves, err = p.newLeaves(ix); err != nil {

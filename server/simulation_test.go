@@ -83,7 +83,7 @@ func TestSimulation(t *testing.T) {
 func checkKind(t *testing.T, kind string) {
 	t.Helper()
 	name, only, storms := strings.Cut(kind, ":")
-	kinds := []string{"", "memory", "writers", "faults", "disk", "hosts", "storm", "tpcc", "bank", "queue", "lost"}
+	kinds := []string{"", "memory", "writers", "bins", "faults", "disk", "hosts", "storm", "tpcc", "bank", "queue", "lost"}
 	if !slices.Contains(kinds, name) || storms && (name != "storm" || len(stormsOf(only)) == 0) {
 		t.Fatalf("DRTMX_SIM_KIND=%q, want one of %s, or storm: and a part of a storm's name", kind, strings.Join(kinds[1:], ", "))
 	}
@@ -187,9 +187,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	r := &simulation{w: w, s: s, l: swarm(s, seed)}
 	switch x := s.Float64(); {
 	case x < 0.05:
-		if r.kind = "memory"; rng.New(seed).Split("kind").Bool(0.5) {
-			r.kind = "writers"
-		}
+		r.kind = []string{"memory", "memory", "writers", "bins"}[rng.New(seed).Split("kind").Intn(4)]
 	case x < 0.10:
 		r.kind = "tpcc"
 	case x < 0.14:
@@ -227,8 +225,14 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	r.u = setup{servers: 1 + s.Intn(3), client: txn.Config{Seed: seed | 1}, net: inproc.Options{Seed: seed, Clock: fakeClock{time.Now()}}, world: w}
 	r.u.partitions, r.u.slots, r.u.retain = r.u.servers*(1+s.Intn(2)), slots, retain
 	r.quiet = r.kind == "memory"
-	if r.kind == "writers" {
+	switch r.kind {
+	case "writers":
 		r.quiet = r.drawWriters(rng.New(seed).Split("writers"))
+	case "bins":
+		bins := rng.New(seed).Split("bins")
+		r.l.bins(bins)
+		r.quiet = bins.Bool(0.4)
+		r.u.slots = max(slots, 4) // so that arrays merge often
 	}
 	if r.quiet {
 		r.u.servers, r.u.partitions = 2, 2
@@ -337,7 +341,7 @@ func (r *simulation) run(t *testing.T) (simulated, error) {
 		r.l.onDisks()
 	}
 	if r.losses != nil {
-		r.losses.bare = r.l.Rolex && r.l.Bare
+		r.losses.bare = r.l.Bare
 	}
 	if r.kind == "hosts" {
 		return r.runHosts(t)

@@ -211,14 +211,15 @@ func (ix *Index) checkEngine(faults *faults) {
 	}
 	switch ix.Engine {
 	case XStore:
-	case Rolex:
+	case Rolex, FineStore:
 		bad(!ix.Ordered, "has ordered primary indexes only")
 		bad(ix.Key != NumberKey, "has number keys only")
 		bad(ix.Strings && ix.Key == NumberKey, "has rows of one size only: no Bytes column, and no Grows")
-		bad(!ix.Strings && ix.RowBytes > MaxRolexRowBytes, "has rows of at most %d bytes, and these have %d", MaxRolexRowBytes, ix.RowBytes)
-		bad(ix.Table.def.LoadFill != 0, "has no load fill")
+		rolex := ix.Engine == Rolex
+		bad(rolex && !ix.Strings && ix.RowBytes > MaxRolexRowBytes, "has rows of at most %d bytes, and these have %d", MaxRolexRowBytes, ix.RowBytes)
+		bad(rolex && ix.Table.def.LoadFill != 0, "has no load fill")
 	default:
-		faults.add("table %s: engine %q, want %q or %q", ix.Name, ix.Engine, XStore, Rolex)
+		faults.add("table %s: engine %q, want %q, %q or %q", ix.Name, ix.Engine, XStore, Rolex, FineStore)
 	}
 }
 

@@ -24,12 +24,17 @@ func TestEngines(t *testing.T) {
 	}{
 		{"rolex", def(func(*tables.Def) {}), ""},
 		{"xstore by name", def(func(d *tables.Def) { d.Engine, d.Key = tables.XStore, tables.StringKey }), ""},
-		{"unknown", def(func(d *tables.Def) { d.Engine = "btree" }), `table t: engine "btree", want "xstore" or "rolex"`},
+		{"unknown", def(func(d *tables.Def) { d.Engine = "btree" }), `table t: engine "btree", want "xstore", "rolex" or "finestore"`},
 		{"hash", def(func(d *tables.Def) { d.Primary = tables.Hash }), "engine rolex has ordered primary indexes only"},
 		{"string keys", def(func(d *tables.Def) { d.Key = tables.StringKey }), "engine rolex has number keys only"},
 		{"bytes", def(func(d *tables.Def) { d.Columns = []tables.Column{{Name: "b", Type: tables.Bytes}} }), "engine rolex has rows of one size only"},
 		{"growing", def(func(d *tables.Def) { d.Grows = true }), "engine rolex has rows of one size only"},
 		{"large rows", def(func(d *tables.Def) { d.Columns = []tables.Column{{Name: "s", Type: tables.Text, Size: 3000}} }), "rows of at most 2048 bytes, and these have 30"},
+		{"finestore", def(func(d *tables.Def) {
+			d.Engine, d.LoadFill, d.Columns = tables.FineStore, 80, []tables.Column{{Name: "s", Type: tables.Text, Size: 3000}}
+		}), ""},
+		{"hash with finestore", def(func(d *tables.Def) { d.Engine, d.Primary = tables.FineStore, tables.Hash }), "engine finestore has ordered primary indexes only"},
+		{"finestore with string keys", def(func(d *tables.Def) { d.Engine, d.Key = tables.FineStore, tables.StringKey }), "engine finestore has number keys only"},
 		{"load fill", def(func(d *tables.Def) { d.LoadFill = 80 }), "engine rolex has no load fill"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

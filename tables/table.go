@@ -62,6 +62,10 @@ const (
 	// It keeps no older versions, and data is in memory only. It is for ordered primary indexes
 	// with number keys, and for rows of one size up to MaxRolexRowBytes.
 	Rolex Engine = "rolex"
+	// FineStore has models over arrays that do not change when keys come: those go to small bins.
+	// It keeps no older versions. It is for ordered primary indexes with number keys, and for rows
+	// of one size.
+	FineStore Engine = "finestore"
 )
 
 // Twin is where the twin of a table is, and when it changes. The twin is an ordered index of the keys

@@ -33,6 +33,7 @@ var engines = []engine{
 	{"hash", "the hash index, with one-sided READs; it has no scans", [][2]string{{props.Primary, "hash"}, {props.Design, "drtmx"}}},
 	{"hstore", "the hash index, and its twin in the next partition for scans, of HStore", [][2]string{{props.Primary, "hash"}, {props.Twin, "next"}, {props.Design, "drtmx"}}},
 	{"rolex", "leaves that are proved as a whole, of the engine ROLEX, which clients read and write one-sided; with drtmx.keys=number", [][2]string{{props.Primary, "rolex"}, {props.Design, "drtmx"}}},
+	{"finestore", "models over arrays of trained keys, and bins for those that come later, of FineStore; with drtmx.keys=number", [][2]string{{props.Primary, "finestore"}, {props.Design, "drtmx"}}},
 	{"treecache", "the tree of the learned index, with one-sided READs of inner nodes, of which clients keep 128 KiB; with drtmx.keys=number", [][2]string{{props.Primary, "ordered"}, {props.Design, "drtmx"}, {props.Cache, "tree=131072"}}},
 	{"fullcache", "the same, with all inner nodes kept", [][2]string{{props.Primary, "ordered"}, {props.Design, "drtmx"}, {props.Cache, "tree"}}},
 }

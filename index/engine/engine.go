@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/index/finestore"
 	"drtmx/index/hash"
 	"drtmx/index/learned"
 	"drtmx/index/learned/read"
@@ -24,6 +25,9 @@ type Def struct {
 	// Rolex says that leaves are in a region of their own, which clients may write (package
 	// rolex). The index is ordered then, with number keys.
 	Rolex bool
+	// FineStore says that keys which come after models were trained go to bins (package
+	// finestore). The index is ordered then, with number keys.
+	FineStore bool
 }
 
 // ServerOptions configure server halves. Arena is required.
@@ -72,6 +76,11 @@ func NewServer(d Def, o ServerOptions) (index.Server, error) {
 			Leaves:  l.Region, Arena: o.Arena, Revoke: l.Revoke, Settled: l.Settled, Lease: l.Lease, Region: l.Number, Locks: o.Locks, Clock: o.Clock, Family: o.Family,
 		})
 	}
+	if d.FineStore {
+		return finestore.NewServer(o.Arena, finestore.Options{
+			RowWords: d.RowWords, KeysPerArray: o.SlotsPerLeaf, LoadFill: o.LoadFill, Locks: o.Locks, Family: o.Family,
+		})
+	}
 	if !d.Ordered {
 		return hash.NewServer(o.Arena, hash.Options{Strings: d.Strings, RowWords: d.RowWords, Locks: o.Locks})
 	}
@@ -102,7 +111,7 @@ func NewClient(d Def, root uint64, region rdma.RKey, o ClientOptions) index.Clie
 	if !d.Ordered {
 		return hash.NewClient(root, region, hash.ClientOptions{InOrder: o.InOrder, LocationCacheEntries: o.Locations})
 	}
-	if d.Rolex && o.Cache.Budget.Inner() {
+	if (d.Rolex || d.FineStore) && o.Cache.Budget.Inner() {
 		o.Cache = read.Cache{} // there are no inner nodes
 	}
 	return read.New(root, region, read.Options{

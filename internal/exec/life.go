@@ -93,7 +93,7 @@ func (h *hosted) leafKeys() []rdma.RKey {
 }
 
 func newClient(cfg *Config, ix *tables.Index, root uint64, rkey, leaves rdma.RKey, inOrder bool) index.Client {
-	d := engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes, Rolex: ix.Engine == tables.Rolex}
+	d := engine.Def{Ordered: ix.Ordered, Strings: ix.Strings, RowWords: ix.RowBytes / mem.WordBytes, Rolex: ix.Engine == tables.Rolex, FineStore: ix.Engine == tables.FineStore}
 	o := engine.ClientOptions{InOrder: inOrder, Cache: cfg.Cache, Locations: max(cfg.LocationCache, 0)}
 	if d.Rolex {
 		o.Leaves, o.Number = leaves, wire.RegionOf(ix.ID)

@@ -63,6 +63,7 @@ var layers = map[string]int{
 	"index/learned/train": 5,
 	"index/learned/read":  5,
 	"index/rolex":         6,
+	"index/finestore":     6,
 	"index/engine":        7,
 
 	"txn/stats":    5,
@@ -331,8 +332,8 @@ func TestIndexEnginesAreIndependent(t *testing.T) {
 		for _, imp := range f.imports {
 			path, _ := strings.CutPrefix(imp, module+"/")
 			other := slices.Contains(engines, path) && path != engine && !strings.HasPrefix(path, engine+"/")
-			if f.pkg == "index/rolex" && slices.Contains([]string{"index/learned/leaf", "index/learned/model", "index/learned/train"}, path) {
-				continue // its leaves and models are the same, for the same readers
+			if (f.pkg == "index/rolex" || f.pkg == "index/finestore") && slices.Contains([]string{"index/learned/leaf", "index/learned/model", "index/learned/train"}, path) {
+				continue // their leaves and models are of the same packages, for the same readers
 			}
 			if other || path == "tables" {
 				t.Errorf("%s: index engine imports %s", f.path, path)

@@ -24,4 +24,4 @@ type test struct {
 }
 
 // bugs lists every bug.
-var bugs = slices.Concat(transactionBugs, horizonBugs, serverBugs, twophaseBugs, blockBugs, reuseBugs, hashBugs, pastBugs, treeBugs, treePastBugs, readerBugs, readerPastBugs, fabricBugs, memberBugs, backupBugs, gateBugs, replicaBugs, trustBugs, takeoverBugs)
+var bugs = slices.Concat(transactionBugs, horizonBugs, serverBugs, twophaseBugs, blockBugs, reuseBugs, hashBugs, pastBugs, treeBugs, treePastBugs, finestoreBugs, readerBugs, readerPastBugs, fabricBugs, memberBugs, backupBugs, gateBugs, replicaBugs, trustBugs, takeoverBugs)

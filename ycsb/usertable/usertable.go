@@ -21,7 +21,8 @@ import (
 const (
 	Ordered = "ordered"
 	Hash    = "hash"
-	Rolex   = "rolex" // ordered
+	Rolex   = "rolex"     // ordered
+	Fine    = "finestore" // ordered
 	Range   = "range"
 	Text    = "string"
 	Number  = "number"
@@ -54,7 +55,7 @@ func Read(p *properties.Properties) (*Layout, error) {
 	l := &Layout{
 		Name:      r.String(prop.TableName, prop.TableNameDefault),
 		Fields:    int(r.Int(prop.FieldCount, prop.FieldCountDefault, 1, tables.MaxColumns)),
-		Primary:   r.OneOf(props.Primary, Ordered, Ordered, Hash, Rolex),
+		Primary:   r.OneOf(props.Primary, Ordered, Ordered, Hash, Rolex, Fine),
 		Partition: r.OneOf(props.Partitioning, "", Range, Hash),
 		Keys:      props.ReadKeys(r),
 	}
@@ -79,8 +80,8 @@ func Read(p *properties.Properties) (*Layout, error) {
 	case "uniform":
 		l.meanBytes = (1 + l.FieldBytes) / 2
 	}
-	if l.Primary == Rolex && !l.Numbers {
-		r.Fault("%s %s with %s %s: want %s=%s, for the keys of the engine are numbers", props.Primary, Rolex, props.KeyKind, Text, props.KeyKind, Number)
+	if (l.Primary == Rolex || l.Primary == Fine) && !l.Numbers {
+		r.Fault("%s %s with %s %s: want %s=%s, for the keys of the engine are numbers", props.Primary, l.Primary, props.KeyKind, Text, props.KeyKind, Number)
 	}
 	if n := l.Fields * l.FieldBytes; n > tables.MaxRowBytes {
 		r.Fault("%s %d and %s %d: want records of at most %d bytes", prop.FieldCount, l.Fields, prop.FieldLength, l.FieldBytes, tables.MaxRowBytes)
@@ -118,6 +119,8 @@ func (l *Layout) Catalog(partitions int) (*tables.Catalog, error) {
 		d.Primary, d.Twin = tables.Hash, l.Twin
 	case Rolex:
 		d.Engine = tables.Rolex
+	case Fine:
+		d.Engine = tables.FineStore
 	}
 	if l.Partition == Range && partitions > 1 {
 		d.Partition = tables.Partitioning{Kind: tables.ByRange, Bounds: l.bounds(partitions)}
@@ -268,6 +271,8 @@ func (l *Layout) Fits(c *tables.Catalog, where string, primaryGiven bool) (*tabl
 		has = Hash
 	case d.Engine == tables.Rolex:
 		has = Rolex
+	case d.Engine == tables.FineStore:
+		has = Fine
 	}
 	if has == Hash && d.Twin == "" && l.scans {
 		return nil, mismatch("has the primary index "+has, "%s above 0", prop.ScanProportion)

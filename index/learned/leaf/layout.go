@@ -17,8 +17,13 @@ const (
 	Inline              // native keys, rows of one size in the leaves
 	Strings             // string keys, rows of any size in their own blocks
 	Written             // as Inline, in leaves that clients write: see Layout.Whole
+	Frozen              // native keys, rows apart, and bins for keys that came later
+	Bin                 // what is below an array of Frozen
 	kinds
 )
+
+// binned reports whether leaves are arrays, or bins below them.
+func (k Kind) binned() bool { return k == Frozen || k == Bin }
 
 // Within reports whether rows are in the leaves.
 func (k Kind) Within() bool { return k == Inline || k == Written }
@@ -97,6 +102,7 @@ const (
 	leafTargetBytes = 1024
 	apartSlots      = 31 // fill nine lines
 	stringsSlots    = 32
+	frozenSlots     = 39 // fill a KiB
 	leafBytesMax    = 64 << 10
 	addrMax         = 1 << 48
 )
@@ -130,6 +136,7 @@ type Layout struct {
 	// or pointers; the payloads and the next older versions of inline rows.
 	KeysAt, HeadsAt, RowsAt, OldersAt int
 	OrderAt, OrderWords               int // the order of the slots, see Order
+	BelowAt                           int // what is in the intervals between keys, see Leaf.Below
 	DeleteAt                          int // word of the last delete
 	GravesAt                          int // word of the graves
 	// FreeHead is the head of a free slot.
@@ -152,6 +159,10 @@ func AutoSlots(kind Kind, rowWords int) int {
 		return apartSlots
 	case Strings:
 		return stringsSlots
+	case Frozen:
+		return frozenSlots
+	case Bin:
+		return BinSlots
 	}
 	perSlot := (2 + rowWords) * mem.WordBytes
 	return min(max((leafTargetBytes-inlineKeysWord*mem.WordBytes)/perSlot, 8), MaxSlots)
@@ -172,8 +183,14 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 	switch kind {
 	case Strings:
 		l.magic, l.KeysAt, l.DeleteAt, l.GravesAt = stringsMagic, stringsKeysWord, stringsDeleteWord, stringsGravesWord
-	case Inline, Written:
+	case Inline, Written, Frozen, Bin:
 		l.KeysAt = inlineKeysWord
+	}
+	switch kind {
+	case Frozen:
+		l.magic = frozenMagic
+	case Bin:
+		l.magic = binMagic
 	}
 	if kind != Strings {
 		l.RowBlockWords = WholeLines(RowWord + rowWords)
@@ -185,6 +202,16 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 		l.OrderAt += slots * rowWords
 		l.FreeHead = uint64(Free)
 	}
+	if kind.binned() { // arrays are in order, and bins are short
+		l.OrderWords, l.BelowAt = 1, l.RowsAt
+		end := l.RowsAt
+		if kind == Frozen {
+			end += slots + 1
+		}
+		l.LeafWords = WholeLines(end)
+		l.LookupWords, l.PresentWords, l.OrderAt = l.LeafWords, l.LeafWords, l.LeafWords
+		return l, l.sized()
+	}
 	end := l.OrderAt + l.OrderWords
 	l.LookupWords, l.PresentWords, l.LeafWords = WholeLines(l.OrderAt), WholeLines(end), WholeLines(end)
 	if kind == Written {
@@ -195,16 +222,24 @@ func NewLayout(id uint32, kind Kind, rowWords, slots int) (Layout, error) {
 		l.OldersAt = l.GravesAt + 1
 		l.LeafWords = WholeLines(l.OldersAt + slots)
 	}
+	return l, l.sized()
+}
+
+// sized reports a leaf that is too large.
+func (l *Layout) sized() error {
 	if l.LeafBytes() > leafBytesMax {
-		return Layout{}, fmt.Errorf("leaf: %d bytes (at most %d): fewer slots or rows apart", l.LeafBytes(), leafBytesMax)
+		return fmt.Errorf("leaf: %d bytes (at most %d): fewer slots or rows apart", l.LeafBytes(), leafBytesMax)
 	}
-	return l, nil
+	return nil
 }
 
 // Whole reports whether the header of a leaf proves all that is in it and all that is not: its
 // rows have no headers of their own, and it has no gap word. It keeps neither versions of rows
 // nor traces of deletions, so that readers of the past learn nothing from it.
 func (l *Layout) Whole() bool { return l.Kind == Written }
+
+// OnlyPresent reports whether an index keeps nothing for readers of the past.
+func (l *Layout) OnlyPresent() bool { return l.Kind == Written || l.Kind.binned() }
 
 // LeafBytes is the size of a leaf; addresses of leaves are multiples of it.
 func (l *Layout) LeafBytes() uint64 { return uint64(l.LeafWords) * mem.WordBytes }

@@ -28,6 +28,9 @@ func (l *Layout) View(buf []uint64) (Leaf, bool) {
 		s, ok := UnpackShape(buf[ShapeWord])
 		return v, ok && (s.Apart || s.Bytes() <= InlineFenceBytes) && !(last && (s.High > 0 || s.Prefix > 0))
 	}
+	if l.Kind == Bin {
+		return v, last || buf[HighWord] > buf[LowWord]
+	}
 	return v, (last || buf[HighWord] > buf[LowWord]) && v.Right()%l.LeafBytes() == 0 && last == (v.Right() == 0)
 }
 

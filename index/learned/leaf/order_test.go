@@ -37,7 +37,7 @@ func drawLeaf(rt *rapid.T, l *Layout) (words []uint64, order []byte) {
 func TestOrderIsChecked(t *testing.T) {
 	accepted, rejected := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
-		kind := Kind(rapid.IntRange(0, int(kinds)-1).Draw(rt, "kind"))
+		kind := Kind(rapid.IntRange(0, int(Frozen)-1).Draw(rt, "kind"))
 		l, err := NewLayout(7, kind, 1, rapid.IntRange(MinSlots, 40).Draw(rt, "slots"))
 		if err != nil {
 			rt.Fatal(err)
@@ -104,7 +104,7 @@ func TestOrderIsChecked(t *testing.T) {
 // TestLookupsHaveNoOrder: the part of a leaf that lookups READ has no order unless all
 // of it is there.
 func TestLookupsHaveNoOrder(t *testing.T) {
-	for kind := range kinds {
+	for kind := range Frozen {
 		for slots := MinSlots; slots <= 64; slots++ {
 			l, err := NewLayout(7, kind, 1, slots)
 			if err != nil {

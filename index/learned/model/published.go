@@ -117,7 +117,7 @@ func RootOf(addr uint64, b []uint64) (r Root, err error) {
 	}
 	g := b[rootGeometry]
 	kind := leaf.Kind(g)
-	if uint64(kind) != g&0xffff {
+	if uint64(kind) != g&0xffff || kind == leaf.Bin {
 		return r, fmt.Errorf("%w: root geometry %#x", index.ErrCorrupt, g)
 	}
 	lay, err := leaf.NewLayout(IndexID(addr), kind, int(g>>32), int(g>>16&0xffff))

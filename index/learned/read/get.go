@@ -60,6 +60,7 @@ type getOp struct {
 
 	kindNow getKind // the kind for lookups of the present
 	past    pastGet
+	bins    *binGet // the kind for lookups in arrays with bins, once there was one
 }
 
 // rowAt is the place of a row block; words is 0 if the place is not valid.
@@ -165,8 +166,11 @@ func (o *getOp) Next(done, next *rdma.Batch) bool {
 		if !o.begin() {
 			return o.fallback()
 		}
-		if o.tick != 0 && o.lay.Whole() {
+		if o.tick != 0 && o.lay.OnlyPresent() {
 			return o.finish(index.Gone)
+		}
+		if o.lay.Kind == leaf.Frozen {
+			o.kind = o.inBins()
 		}
 		st, addr := o.predictLeaf(next)
 		return o.located(st, addr, next)

@@ -51,6 +51,10 @@ type leafRead struct {
 	fence   []uint64
 	fenceWR int
 
+	// Of arrays: what is in the intervals that the range meets, from interval first on.
+	first int
+	below []belowRead
+
 	forward uint64 // if readLost: the leaf that has its keys now, 0 if unknown
 }
 
@@ -120,6 +124,7 @@ type scanOp struct {
 
 	kindNow scanKind // that of scans of the present
 	past    pastScan
+	bins    *binScan // that of scans of arrays with bins, once there was one
 
 	aheadSub, aheadLeaf int         // the next leaf to READ ahead; aheadSub -1 if unknown
 	endSub, endLeaf     int         // the last leaf to READ ahead; endSub -1 if not worked out yet
@@ -268,8 +273,11 @@ func (o *scanOp) findOn(next *rdma.Batch) bool {
 	if !o.begin() {
 		return o.fallback()
 	}
-	if o.tick != 0 && o.lay.Whole() {
+	if o.tick != 0 && o.lay.OnlyPresent() {
 		return o.answer(index.Gone)
+	}
+	if o.lay.Kind == leaf.Frozen && o.bins == nil {
+		o.withBins()
 	}
 	if o.fill == 0 {
 		o.fill = o.lay.Slots * fillOne * rowsPerLeafShare / 16

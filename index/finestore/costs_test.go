@@ -1,0 +1,208 @@
+package finestore
+
+import (
+	"context"
+	"testing"
+
+	"drtmx/index"
+	"drtmx/index/indextest"
+	"drtmx/index/learned/leaf"
+	"drtmx/internal/block"
+	"drtmx/rdma"
+)
+
+// counted runs an operation of the client and counts rounds and READs.
+func (w *world) counted(op index.Op) (rounds, reads int) {
+	w.t.Helper()
+	w.between = nil
+	done, next := &w.op.batch[0], &w.op.batch[1]
+	done.Reset()
+	for range 500 {
+		next.Reset()
+		if op.Next(done, next) {
+			return rounds, reads
+		}
+		rounds, reads = rounds+1, reads+next.Len()
+		if err := rdma.Do(context.Background(), w.conn, next); err != nil {
+			w.t.Fatal(err)
+		}
+		done, next = next, done
+	}
+	w.t.Fatal("an operation does not end")
+	return 0, 0
+}
+
+// TestExactCosts counts the rounds and READs of lookups and scans: by where a key is.
+func TestExactCosts(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 8})
+	for k := uint64(1); k <= 64; k++ { // eight arrays
+		w.csn++
+		if err := w.s.Load(index.Num(1000*k), []uint64{uint64(w.csn)}, block.Present(w.csn)); err != nil {
+			t.Fatal(err)
+		}
+		w.rows[1000*k] = w.csn
+	}
+	w.write(20500, false) // a bin
+	for i := range uint64(leaf.BinSlots + 1) {
+		w.write(30001+i, false) // a root
+	}
+	w.write(40000, true) // a key of an array without a row
+	for range 100 {      // trained, without a merge
+		w.s.due = nil
+		w.s.arrays.Ascend(func(a *array) bool { a.due = true; return true })
+		w.maintain(1)
+	}
+	w.fetch()
+	for _, c := range []struct {
+		name          string
+		key           uint64
+		status        index.Status
+		rounds, reads int
+	}{
+		{"a key of an array", 10000, index.Found, 2, 2},
+		{"a key in a bin", 20500, index.Found, 3, 3},
+		{"a key below a root", 30002, index.Found, 4, 4},
+		{"absent, without a bin", 10500, index.NotFound, 1, 1},
+		{"absent, deleted", 40000, index.NotFound, 1, 1},
+		{"absent, with a bin", 20501, index.NotFound, 2, 2},
+		{"absent, with a root", 30900, index.NotFound, 3, 3},
+	} {
+		w.op.get.Start(index.Num(c.key))
+		rounds, reads := w.counted(w.op.get)
+		if st := w.op.get.Result().Status; st != c.status || rounds != c.rounds || reads != c.reads {
+			t.Errorf("%s: %v in %d rounds and %d READs, want %v in %d and %d", c.name, st, rounds, reads, c.status, c.rounds, c.reads)
+		}
+	}
+	for _, c := range []struct {
+		name          string
+		lo, hi        uint64
+		rows          int
+		rounds, reads int
+	}{
+		// Two arrays and perhaps one beside them, and the rows.
+		{"rows of arrays", 9000, 16000, 8, 2, 2 + 8},
+		{"a bin in the range", 17000, 24000, 9, 3, 1 + 1 + 9},
+		{"a root in the range", 25000, 32000, 25, 4, 1 + 1 + 2 + 25},
+		{"a bin that the range ends before", 17000, 20000, 4, 2, 1 + 4},
+	} {
+		w.op.scan.Start(index.Num(c.lo), index.Num(c.hi), 0)
+		rounds, reads := w.counted(w.op.scan)
+		res := w.op.scan.Result()
+		if res.Status != index.Found || len(res.Entries) != c.rows || rounds != c.rounds || reads > c.reads+1 || reads < c.reads-1 {
+			t.Errorf("%s: %v, %d rows in %d rounds and %d READs, want %d in %d and %d", c.name, res.Status, len(res.Entries), rounds, reads, c.rows, c.rounds, c.reads)
+		}
+		if _, err := w.list(c.lo, c.hi, 0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestInsertsTouchOneBin counts the blocks that inserts write: a bin, and now and then an array. The
+// models stay as they are: no array is made as long as none is merged.
+func TestInsertsTouchOneBin(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{})
+	const n = 4000
+	w.load(100*n, 100)
+	arrays := w.s.Shape().Arrays
+	merged := w.s.Shape().Merges
+	for range n / 4 {
+		w.write(w.r.Uint64N(100*n), false)
+	}
+	sh := w.s.Shape()
+	if sh.Arrays != arrays || sh.Merges != merged {
+		t.Errorf("%d arrays, then %+v", arrays, sh)
+	}
+	w.maintain(2000)
+	if sh := w.s.Shape(); sh.Arrays > 2*arrays {
+		t.Errorf("%d arrays, then %+v", arrays, sh)
+	}
+	w.check()
+}
+
+// TestHostileMemory: whatever the words of arrays, bins and roots are, a client's operations end
+// within bounds.
+func TestHostileMemory(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 8, LeavesPerSubModel: 16})
+	const keys = 3000
+	w.load(keys, 20)
+	for range 800 {
+		w.change(keys)
+	}
+	for i := range uint64(2 * leaf.BinSlots) {
+		w.write(keys+1000+i, false)
+	}
+	var blocks [][2]int // address and words
+	w.s.arrays.Ascend(func(a *array) bool {
+		blocks = append(blocks, [2]int{int(a.addr), w.s.lay.LeafWords})
+		s := w.s.span(a.addr)
+		for i := range leaf.CountOf(s.Load(leaf.MetaWord)) + 1 {
+			switch to := leaf.Below(s.Load(w.s.lay.BelowAt + i)); {
+			case to.IsRoot():
+				blocks = append(blocks, [2]int{int(to.Addr()), leaf.RootBlockWords})
+				fallthrough
+			case to.IsBin():
+				for _, bin := range w.s.binsOf(to) {
+					blocks = append(blocks, [2]int{int(bin), w.s.bins.LeafWords})
+				}
+			}
+		}
+		return true
+	})
+	some := func() uint64 {
+		switch w.r.IntN(5) {
+		case 0:
+			return w.r.Uint64()
+		case 1:
+			return uint64(blocks[w.r.IntN(len(blocks))][0]) + w.r.Uint64N(3)
+		case 2:
+			return w.r.Uint64N(1 << 20)
+		case 3:
+			return 0
+		}
+		return w.r.Uint64N(2 * keys)
+	}
+	for range 3000 {
+		b := blocks[w.r.IntN(len(blocks))]
+		if w.r.IntN(4) > 0 {
+			b = blocks[w.r.IntN(min(40, len(blocks)))]
+		}
+		s := w.e.Arena.Span(uint64(b[0]), b[1])
+		at := leaf.MetaWord + w.r.IntN(b[1]-leaf.MetaWord)
+		was := s.Load(at)
+		bad := some()
+		if at == leaf.MetaWord { // else it is not taken for one of the index
+			bad = was&^0xffff | w.r.Uint64N(1<<16)
+		}
+		s.Store(at, bad)
+		for range 3 {
+			key := w.r.Uint64N(keys)
+			if p := w.s.arrayOf(key); p != nil && w.r.IntN(2) == 0 {
+				key = uint64(w.r.IntN(200))
+			}
+			w.op.get.Start(index.Num(key))
+			w.bounded(w.op.get)
+			w.op.scan.Start(index.Num(key), index.Num(key+w.r.Uint64N(1000)), w.r.IntN(30))
+			w.bounded(w.op.scan)
+		}
+		s.Store(at, was)
+	}
+}
+
+// bounded runs an operation on memory that may be anything.
+func (w *world) bounded(op index.Op) {
+	w.t.Helper()
+	done, next := &w.op.batch[0], &w.op.batch[1]
+	done.Reset()
+	for range 500 {
+		next.Reset()
+		if op.Next(done, next) {
+			return
+		}
+		if next.Len() == 0 || next.Len() > rdma.MaxBatch {
+			w.t.Fatalf("a round of %d work requests", next.Len())
+		}
+		_ = rdma.Do(context.Background(), w.conn, next)
+		done, next = next, done
+	}
+	w.t.Fatal("an operation does not end")
+}

@@ -1,0 +1,168 @@
+package finestore
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"drtmx/index"
+	"drtmx/index/indextest"
+)
+
+// merge merges the array that covers a key with its bins.
+func (w *world) merge(key uint64) {
+	w.t.Helper()
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	if err := w.s.rebuild(w.s.arrayOf(key)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) check() {
+	w.t.Helper()
+	if err := w.s.Check(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestProofsEndWithMerges: a merge that divides an array ends what its gap word proves of the keys
+// that go to another array.
+func TestProofsEndWithMerges(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 8})
+	for k := uint64(10); k <= 80; k += 10 {
+		w.write(k, false)
+	}
+	w.merge(10)
+	for _, k := range []uint64{11, 21, 31, 41} {
+		w.write(k, false)
+	}
+	absent := slices.Clone(w.s.Get(index.Num(75), nil).Proofs)
+	if !w.holds(absent) || w.s.Shape().Arrays != 1 {
+		t.Fatal("no proof in one array")
+	}
+	w.merge(10)
+	if sh := w.s.Shape(); sh.Arrays != 2 || sh.Bins != 0 {
+		t.Fatalf("%+v", sh)
+	}
+	w.write(75, false)
+	if w.holds(absent) {
+		t.Error("it is proved that a key is absent which is there")
+	}
+	w.check()
+}
+
+// ascending makes a world in which a bin of the only interval is full, and so is the one on its right.
+func ascending(t *testing.T, n int) (w *world, key func(i int) uint64) {
+	w = newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 40})
+	key = func(i int) uint64 { return 1000 * uint64(i+1) }
+	for i := range n {
+		w.write(key(i), false)
+	}
+	return w, key
+}
+
+// TestGivenRowsAreShared: who shares that a key is absent shares it in the bin that takes the rows
+// around it.
+func TestGivenRowsAreShared(t *testing.T) {
+	w, key := ascending(t, 32)
+	for i := range 4 {
+		w.write(key(i), true)
+	}
+	const reader, other = 1, 2
+	k := key(16) + 1
+	for _, p := range w.s.Get(index.Num(k), nil).Proofs {
+		w.e.Locks.Share(p.Addr, reader)
+	}
+	before := w.s.find(k, 0).bin
+	w.write(key(20)+1, false)
+	if p := w.s.find(k, 0); p.bin == before || p.bin == 0 {
+		t.Fatalf("the key is in %+v, and was in bin %#x", p, before)
+	}
+	if _, err := w.s.LockWrite(other, index.Num(k), 0); !errors.Is(err, index.ErrLocked) {
+		t.Errorf("another locks the key: %v", err)
+	}
+	w.check()
+}
+
+// TestAscendingKeysFillBins: keys that ascend fill bins and arrays, and merges leave no gaps in them.
+func TestAscendingKeysFillBins(t *testing.T) {
+	w, key := ascending(t, 33)
+	if sh := w.s.Shape(); sh.Bins != 3 || sh.Roots != 1 || sh.Binned != 33 {
+		t.Errorf("%+v after 33 keys", sh)
+	}
+	for i := 33; i < 4000; i++ {
+		w.write(key(i), false)
+	}
+	w.check()
+	sh := w.s.Shape()
+	if full := sh.Keys / sh.Arrays; full < 39 {
+		t.Errorf("arrays have %d keys in the mean: %+v", full, sh)
+	}
+	w.maintain(200)
+	w.fetch()
+	for i := range 4000 {
+		if st, err := w.look(key(i)); err != nil || st != index.Found {
+			t.Fatalf("key %d: %v, %v", i, st, err)
+		}
+	}
+}
+
+// TestQueue: where keys are appended and the oldest ones removed, the index stays as large as what is
+// in it.
+func TestQueue(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 16})
+	for i := range uint64(20000) {
+		if w.write(i, false); i >= 500 {
+			w.write(i-500, true)
+		}
+		if i%16 == 0 {
+			w.maintain(1)
+		}
+	}
+	if sh := w.s.Shape(); sh.Arrays > 120 || sh.Bins > 60 {
+		t.Errorf("500 rows: %+v", sh)
+	}
+	w.check()
+}
+
+// TestMergesThatFail: if there is no memory for a merge, nothing has changed, and all rows are there.
+func TestMergesThatFail(t *testing.T) {
+	e, err := indextest.NewEnv(indextest.Variants()[0], 1, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	s, err := NewServer(e.Arena, Options{RowWords: 1, Locks: e.Locks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, e: e, s: s, rows: nil}
+	n := uint64(0)
+	for ; ; n++ {
+		h, err := s.LockWrite(1, index.Num(n*n), 0)
+		if errors.Is(err, index.ErrFull) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Release(h)
+		if h, err = s.LockWrite(1, index.Num(n*n), 0); err != nil {
+			t.Fatal(err)
+		}
+		w.csn++
+		s.Publish(h, []uint64{n}, 0x100+1)
+	}
+	before := s.Shape()
+	for range 100 {
+		w.maintain(1)
+	}
+	w.check()
+	for k := range n {
+		if res := s.Get(index.Num(k*k), nil); res.Status != index.Found || res.Row[0] != k {
+			t.Fatalf("key %d: %v %v", k*k, res.Status, res.Row)
+		}
+	}
+	t.Logf("%d rows; %+v, then %+v", n, before, s.Shape())
+}
