@@ -125,6 +125,12 @@ lint:
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
+# What stands for the papers' figures, beside their ratios: results/papers.md. RESULTS=quick is a
+# check of each, without the slowest; ONLY='ROLEX' those whose names match.
+.PHONY: results
+results:
+	$(GO) run ./results/papers $(if $(ONLY),-only '$(ONLY)')
+
 # Takes the measurements of results/ and records them; about half an hour.
 measure:
 	results/measure.sh

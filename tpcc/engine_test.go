@@ -25,8 +25,13 @@ type engine struct {
 
 func newEngine(t testing.TB, servers int, warehouses int64) *engine {
 	t.Helper()
+	return newEngineOf(t, StoredXStore, servers, warehouses)
+}
+
+func newEngineOf(t testing.TB, s Storage, servers int, warehouses int64) *engine {
+	t.Helper()
 	cl, err := server.Embedded(t.Context(), server.EmbeddedConfig{
-		Catalog: Catalog(), Procedures: Procedures(), Servers: servers, MemoryBytes: 256 << 20,
+		Catalog: s.Catalog(), Procedures: s.Procedures(), Servers: servers, MemoryBytes: 256 << 20,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -99,9 +104,12 @@ var modes = []TerminalConfig{
 // One terminal at a time: the engine must answer exactly as the model does, in
 // every mode, on one server and on several.
 func TestEngineAgreesWithModel(t *testing.T) {
-	for _, servers := range []int{1, 3} {
-		t.Run(fmt.Sprintf("%d servers", servers), func(t *testing.T) {
-			e := newEngine(t, servers, 3)
+	for _, c := range []struct {
+		servers int
+		stored  Storage
+	}{{1, StoredXStore}, {3, StoredXStore}, {2, StoredRolex}, {2, StoredFineStore}, {2, StoredHStore}} {
+		t.Run(fmt.Sprintf("%d servers, %s", c.servers, c.stored), func(t *testing.T) {
+			e := newEngineOf(t, c.stored, c.servers, 3)
 			m, _ := loadedModel(t, 3)
 			r := &rival{t: t, m: m, g: NewInputs(rng.New(31), e.info, e.info.RunConstants(rng.New(32)))}
 			for _, c := range modes {
@@ -216,8 +224,14 @@ func (r *rival) stockLevel(term *Terminal, w, d int64) {
 
 // Terminals in all modes at once, then every condition, and the counts.
 func TestEngineRun(t *testing.T) {
+	for _, s := range Storages {
+		t.Run(string(s), func(t *testing.T) { runEngine(t, s) })
+	}
+}
+
+func runEngine(t *testing.T, s Storage) {
 	const terminals, each = 4, 150
-	e := newEngine(t, 2, 2)
+	e := newEngineOf(t, s, 2, 2)
 	before, err := OrdersPlaced(t.Context(), e.DB)
 	if err != nil || before != 0 {
 		t.Fatalf("%d orders placed before the run, %v", before, err)

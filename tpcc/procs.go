@@ -19,8 +19,11 @@ const (
 // Procedures returns the transactions as procedures of data servers, for a
 // database of Catalog. Arguments and results are encoded inputs and outputs.
 // Bodies may run concurrently.
-func Procedures() []txn.Procedure {
-	s, err := NewSchema(Catalog())
+func Procedures() []txn.Procedure { return StoredXStore.Procedures() }
+
+// Procedures are those of Procedures for a database of the storage's Catalog.
+func (st Storage) Procedures() []txn.Procedure {
+	s, err := NewSchema(st.Catalog())
 	if err != nil {
 		panic(err) // it is the catalogue that NewSchema compares with
 	}

@@ -1,10 +1,8 @@
 package tpcc
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 
 	"drtmx/tables"
 )
@@ -41,16 +39,8 @@ func Definitions() []tables.Def {
 	}
 }
 
-var catalog = sync.OnceValue(func() *tables.Catalog {
-	c, err := tables.NewCatalog(Definitions()...)
-	if err != nil {
-		panic(err) // the definitions are constants
-	}
-	return c
-})
-
 // Catalog returns the catalogue of Definitions. All calls return the same one.
-func Catalog() *tables.Catalog { return catalog() }
+func Catalog() *tables.Catalog { return StoredXStore.Catalog() }
 
 func byWarehouse(shift uint) tables.Partitioning {
 	return tables.Partitioning{Kind: tables.ByBits, Shift: shift, Base: 1}
@@ -258,23 +248,10 @@ type (
 )
 
 // NewSchema binds the handles to a catalogue, such as DB.Catalog. It returns
-// ErrCatalog if the catalogue is not that of Definitions.
+// ErrCatalog if the catalogue is not that of a Storage.
 func NewSchema(c *tables.Catalog) (*Schema, error) {
-	if c == nil {
-		return nil, fmt.Errorf("%w: there is none", ErrCatalog)
-	}
-	if c != Catalog() {
-		got, err := json.Marshal(c)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrCatalog, err)
-		}
-		want, err := json.Marshal(Catalog())
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrCatalog, err)
-		}
-		if string(got) != string(want) {
-			return nil, fmt.Errorf("%w: its definitions differ", ErrCatalog)
-		}
+	if _, err := storageOf(c); err != nil {
+		return nil, err
 	}
 	s := &Schema{catalog: c}
 	s.bindTables()

@@ -8,12 +8,14 @@ import (
 	"drtmx/internal/block"
 )
 
-// An array is due to be merged with its bins if they have one row for dueShare keys that it may
-// have, and to be joined to a neighbour if both together have at most one for joinShare.
-const (
-	dueShare    = 2
-	sparseShare = 4
-)
+// sparseShare says which arrays are joined to a neighbour: those with one row at most for so many keys
+// that they may have.
+const sparseShare = 4
+
+// crowded reports whether an array is to be merged with its bins: if they have as many rows as an
+// array may have keys. An earlier merge would serve readers, of which fewer would need a round for a
+// bin; but models learn of each array that a merge makes, and that costs more than the merge.
+func (s *Server) crowded(a *array) bool { return a.binned >= s.lay.Slots }
 
 // divide makes room in the interval of a full bin: it gives rows to the bin before it, divides the
 // bin, or merges the array. On an error nothing has changed.
@@ -413,7 +415,6 @@ func (s *Server) tidy(limit int) (worked bool) {
 }
 
 func (s *Server) tidyOne(a *array) bool {
-	crowded := a.binned*dueShare >= s.lay.Slots
 	if s.sparse(a) {
 		left, right := s.beside(a)
 		for _, pair := range [...][2]*array{{left, a}, {a, right}} {
@@ -422,7 +423,7 @@ func (s *Server) tidyOne(a *array) bool {
 			}
 		}
 	}
-	return crowded && s.rebuild(a) == nil
+	return s.crowded(a) && s.rebuild(a) == nil
 }
 
 // beside returns the neighbours of an array, nil where there is none.

@@ -114,7 +114,7 @@ func (s *Server) enter(p place, key, row uint64) error {
 			p = s.find(key, 0)
 			continue
 		}
-		if p.arr.binned*dueShare >= s.lay.Slots {
+		if s.crowded(p.arr) {
 			s.wants(p.arr)
 		}
 		return nil

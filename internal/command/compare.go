@@ -57,10 +57,12 @@ func (a *app) compareCommand() *cobra.Command {
 	var f compareFlags
 	c := &cobra.Command{
 		Use:   "compare",
-		Short: "Run TPC-C with several designs on one cluster, in turn, and report ratios",
+		Short: "Run TPC-C with several designs, in turn, and report ratios",
 		Long: `Starts data servers and loads them once, or takes a running cluster that is
 loaded (--runtime-dir or --connect), then runs every mix with every design,
 repeatedly and in turn, so that all see the same machine and the same data.
+Designs that store tables in another way (rolex, hstore, finestore) have data
+servers of their own, beside the others.
 Ratios are of the first design to each other one, within a repetition. Latencies
 are medians over the repetitions. Ends with the consistency check. Says before it
 starts how long the runs take.`,
@@ -135,7 +137,8 @@ func (f *compareFlags) plans(given func(string) bool, found *cluster.Data) ([]*r
 		}
 	}
 	for _, p := range plans {
-		plans[0].models.inner = plans[0].models.inner || p.models.inner // it starts the data servers
+		starts := plans[slices.IndexFunc(plans, p.sharesData)]
+		starts.models.inner = starts.models.inner || p.models.inner // it starts the data servers
 	}
 	if len(plans) < 2*len(f.mixes) {
 		return nil, fmt.Errorf("--designs %s: want two or more", strings.Join(f.designs, ","))
@@ -162,7 +165,6 @@ func (f *compareFlags) labels(plans []*runPlan) (all []string) {
 }
 
 func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (err error) {
-	first := plans[0]
 	out, err := cli.OpenJSON(f.json, a.stdout)
 	if err != nil {
 		return cli.Usage(err)
@@ -179,26 +181,19 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 		return cli.Usage(err)
 	}
 	a.Say("%s", f.expect(len(plans)))
-	s, err := a.openSession(ctx, first, &telemetry{})
+	stages, watched, closeAll, err := a.openStages(ctx, plans)
+	defer func() { err = errors.Join(err, closeAll()) }()
 	if err != nil {
 		return a.early(ctx, err)
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	watched, stop := s.watch(ctx)
-	defer stop()
-	if err := s.open(watched, &first.config); err != nil {
-		return a.early(ctx, s.cause(err))
-	}
-	loaded, err := a.loadOwn(watched, s, first)
-	if err != nil {
-		return a.early(ctx, s.cause(err))
-	}
 	result := &comparison{page: page}
-	err = a.runPlans(watched, s, f, plans, loaded, result)
+	err = a.runPlans(watched, stages, f, plans, result)
 	if stopped := interrupted(ctx); stopped != nil {
 		result.Interrupted, err = true, stopped
 	} else if err != nil {
-		err = s.cause(err)
+		for _, g := range stages {
+			err = g.cause(err)
+		}
 		result.Error = err.Error()
 	}
 	if len(result.Runs) > 0 {
@@ -210,7 +205,60 @@ func (a *app) compare(ctx context.Context, f *compareFlags, plans []*runPlan) (e
 	if err != nil {
 		return err
 	}
-	return a.verifyAll(ctx, s)
+	for _, g := range stages {
+		if err := a.verifyAll(ctx, g.session); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stage is a loaded cluster, on which the designs of one storage run in turn.
+type stage struct {
+	*session
+	first  *runPlan // it says how the data servers are started
+	loaded *tpcc.LoadReport
+}
+
+// sharesData reports whether two plans can run on one database.
+func (p *runPlan) sharesData(q *runPlan) bool {
+	return p.config.Design.Storage == q.config.Design.Storage
+}
+
+// openStages starts and loads a cluster for each storage among the plans, or finds the one that runs.
+// The context ends when a data server of any of them is lost.
+func (a *app) openStages(ctx context.Context, plans []*runPlan) (stages []*stage, watched context.Context, closeAll func() error, err error) {
+	var closers []func() error
+	closeAll = func() error {
+		var errs []error
+		for _, c := range slices.Backward(closers) {
+			errs = append(errs, c())
+		}
+		return errors.Join(errs...)
+	}
+	watched = ctx
+	for i, p := range plans {
+		if slices.ContainsFunc(plans[:i], p.sharesData) {
+			continue
+		}
+		s, err := a.openSession(watched, p, &telemetry{})
+		if err != nil {
+			return stages, watched, closeAll, err
+		}
+		closers = append(closers, s.close)
+		var stop context.CancelFunc
+		watched, stop = s.watch(watched)
+		closers = append(closers, func() error { stop(); return nil })
+		if err := s.open(watched, &p.config); err != nil {
+			return stages, watched, closeAll, s.cause(err)
+		}
+		loaded, err := a.loadOwn(watched, s, p)
+		if err != nil {
+			return stages, watched, closeAll, s.cause(err)
+		}
+		stages = append(stages, &stage{s, p, loaded})
+	}
+	return stages, watched, closeAll, nil
 }
 
 // expect says how long the runs of n plans take.
@@ -263,12 +311,14 @@ func (c *comparison) writeHDR(f *compareFlags, labels []string, h *hdrFiles) err
 
 // runPlans runs all plans in turn, repeatedly. What ran before an error is in
 // the result.
-func (a *app) runPlans(ctx context.Context, s *session, f *compareFlags, plans []*runPlan, loaded *tpcc.LoadReport, result *comparison) error {
+func (a *app) runPlans(ctx context.Context, stages []*stage, f *compareFlags, plans []*runPlan, result *comparison) error {
 	n := len(plans) / len(f.mixes)
 	for rep := range f.repeat {
 		for i := range plans {
 			// Every repetition starts at another design: none is always first.
-			r, err := a.runOne(ctx, s, plans[i/n*n+(i+rep)%n], loaded, result.page)
+			p := plans[i/n*n+(i+rep)%n]
+			g := stages[slices.IndexFunc(stages, func(g *stage) bool { return g.first.sharesData(p) })]
+			r, err := a.runOne(ctx, g.session, p, g.loaded, result.page)
 			if err != nil || ctx.Err() != nil {
 				return errors.Join(err, ctx.Err())
 			}

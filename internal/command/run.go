@@ -114,7 +114,7 @@ a View showed less than what was acknowledged before it began.`,
 	f.load.add(c)
 	f.pace.add(c)
 	c.Flags().StringVar(&f.mix, "mix", "new-order=10,order-status=90", "shares of transaction types, which add up to 100; full means the mix of TPC-C")
-	c.Flags().StringVar(&f.design, "design", bench.Designs[0].Name, "how clients read: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC)")
+	c.Flags().StringVar(&f.design, "design", bench.Designs[0].Name, "how clients read: drtmx (one-sided), drtmh (ordered lookups by RPC), rpc (all by RPC); with inner nodes cached: treecache, fullcache; tables stored in another way: rolex, hstore, finestore")
 	c.Flags().StringVar(&f.fabric, "fabric", fabricShm, "fabric: shm (data servers are processes that share memory), tcp (processes, over the loopback network), verbs (processes, over an RDMA device) or inproc (data servers run in this process)")
 	c.Flags().StringVar(&f.newOrder, "new-order", tpcc.Procedure.String(), "where NEW-ORDER runs: procedure (at its home server) or client")
 	c.Flags().StringVar(&f.payment, "payment", tpcc.Procedure.String(), "where PAYMENT runs: procedure (at its home server) or client")
@@ -206,6 +206,8 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 	}
 	switch {
 	case len(errs) > 0:
+	case c.Design.Storage != "" && (f.where.given() || f.data.dir != ""):
+		add(fmt.Errorf("--design %s: it stores tables in another way, and so needs data servers of its own, in memory: want no --runtime-dir, --connect or --data-dir with it", f.design))
 	case !f.where.given() && f.size.servers > f.load.warehouses && !f.recovers:
 		add(fmt.Errorf("--servers %d: want at most one for each of the %d warehouses (--warehouses)", f.size.servers, f.load.warehouses))
 	case f.where.given() && f.fabric == fabricInproc:

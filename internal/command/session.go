@@ -25,8 +25,17 @@ import (
 	"drtmx/ycsb/usertable"
 )
 
-// workloadTPCC is the name of TPC-C's workload, for which data servers are started.
+// workloadTPCC is the name of TPC-C's workload, for which data servers are started. With another
+// storage than the default its name has that behind a plus sign.
 const workloadTPCC = "tpcc"
+
+// workloadOf is the name of TPC-C's workload with a storage.
+func workloadOf(s tpcc.Storage) string {
+	if s == "" || s == tpcc.StoredXStore {
+		return workloadTPCC
+	}
+	return workloadTPCC + "+" + string(s)
+}
 
 func lookupWorkload(name string) (cluster.Workload, error) {
 	if usertable.IsWorkload(name) {
@@ -36,10 +45,12 @@ func lookupWorkload(name string) (cluster.Workload, error) {
 		}
 		return cluster.Workload{Catalog: c, Procedures: usertable.Procedures(c)}, nil
 	}
-	if name != workloadTPCC {
-		return cluster.Workload{}, fmt.Errorf("unknown workload %q", name)
+	for _, s := range tpcc.Storages {
+		if name == workloadOf(s) {
+			return cluster.Workload{Catalog: s.Catalog(), Procedures: s.Procedures()}, nil
+		}
 	}
-	return cluster.Workload{Catalog: tpcc.Catalog(), Procedures: tpcc.Procedures()}, nil
+	return cluster.Workload{}, fmt.Errorf("unknown workload %q", name)
 }
 
 // childCommand is the argument list of a data server's process.
@@ -69,7 +80,7 @@ func (a *app) start(ctx context.Context, p *runPlan, debug []string) (*session, 
 	size.Models, size.PublishInner, size.DataDir = p.models.family(), p.models.inner, p.data.dir
 	if p.fabric != fabricInproc {
 		o, err := processes([]string{p.fabric}, &p.where.tls, "", size)
-		o.Debug = debug
+		o.Debug, o.Workload.Name = debug, workloadOf(p.config.Design.Storage)
 		if p.data.asHosts(p.size.replicas) {
 			o.Dir, o.Hosts = filepath.Join(p.data.dir, runDir), a.hosts(cluster.Log{}, 0)
 		}
@@ -81,7 +92,7 @@ func (a *app) start(ctx context.Context, p *runPlan, debug []string) (*session, 
 		}
 		a.Say("no shared memory between processes here (%v): the data servers run in this process (--fabric inproc)", err)
 	}
-	w, err := lookupWorkload(workloadTPCC)
+	w, err := lookupWorkload(workloadOf(p.config.Design.Storage))
 	if err != nil {
 		return nil, err
 	}

@@ -119,6 +119,7 @@ var layers = map[string]int{
 	"results/failovers":   15,
 	"results/replication": 15,
 	"results/paired":      15,
+	"results/papers":      15,
 
 	"docs": 16,
 }

@@ -22,7 +22,7 @@ var unsafeHomes = []string{"internal/mem", "internal/sim"}
 // printer reports whether a file may write to standard output and end the
 // process.
 func printer(f *source) bool {
-	return f.test || strings.HasPrefix(f.pkg, "cmd/") || slices.Contains([]string{"results/peers", "results/longreads", "results/durability", "results/replication", "results/failovers", "results/paired", "results/indexes", "internal/command", "server/serve", "internal/sim/simulate"}, f.pkg)
+	return f.test || strings.HasPrefix(f.pkg, "cmd/") || slices.Contains([]string{"results/peers", "results/longreads", "results/durability", "results/replication", "results/failovers", "results/paired", "results/papers", "results/indexes", "internal/command", "server/serve", "internal/sim/simulate"}, f.pkg)
 }
 
 func TestUnsafeStaysInMem(t *testing.T) {

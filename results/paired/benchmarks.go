@@ -3,9 +3,8 @@ package main
 import (
 	"context"
 	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
+
+	"drtmx/results/figures"
 )
 
 // benchmarkCells are Go benchmarks of the indexes, which both commits must have.
@@ -32,22 +31,5 @@ func benchmark(ctx context.Context, c *cell, bin, _ string) (map[string]float64,
 	if err != nil {
 		return nil, err
 	}
-	return benchmarksIn(out), nil
-}
-
-// benchmarkLine is a result: the name below that of the function, the processors, the
-// number of runs, and pairs of a value and its unit.
-var benchmarkLine = regexp.MustCompile(`(?m)^Benchmark\w+/(\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
-
-func benchmarksIn(out string) map[string]float64 {
-	got := map[string]float64{}
-	for _, m := range benchmarkLine.FindAllStringSubmatch(out, -1) {
-		f := strings.Fields(m[2])
-		for i := 0; i+1 < len(f); i += 2 {
-			if v, err := strconv.ParseFloat(f[i], 64); err == nil {
-				got[m[1]+" "+f[i+1]] = v
-			}
-		}
-	}
-	return got
+	return figures.Benchmarks(out), nil
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"drtmx/results/figures"
 )
 
 func TestFlagsAreChecked(t *testing.T) {
@@ -38,7 +40,7 @@ TOTAL  - Takes(s): 1.0, Count: 96012, OPS: 96035.8, Avg(us): 28
 }
 
 func TestBenchmarkLines(t *testing.T) {
-	got := benchmarksIn(`goos: linux
+	got := figures.Benchmarks(`goos: linux
 BenchmarkServer/get/tree/goroutines=1-2         	 1000000	       319.5 ns/op	       0 B/op
 BenchmarkGet/two_rounds	     100	      20 ns/op	 2.000 rounds/op
 PASS

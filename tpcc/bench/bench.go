@@ -24,6 +24,8 @@ type Design struct {
 	orderStatus, stockLevel tpcc.Mode
 	// Cache is what the clients cache if the design says so: inner nodes. Else Config has it.
 	Cache txn.Cache
+	// Storage is how the tables are stored. Designs of one storage can run on one database.
+	Storage tpcc.Storage
 }
 
 // HasModels reports whether clients read by models, of which they cache what Config says.
@@ -43,6 +45,9 @@ var Designs = []Design{
 		Cache: txn.Cache{Keep: txn.CachePartTree, TableBytes: treeCacheBytes},
 	},
 	{Name: "fullcache", Reads: txn.OneSided, orderStatus: tpcc.Client, stockLevel: tpcc.Default, Cache: txn.Cache{Keep: txn.CacheTree}},
+	{Name: "rolex", Reads: txn.OneSided, orderStatus: tpcc.Client, stockLevel: tpcc.Default, Storage: tpcc.StoredRolex},
+	{Name: "hstore", Reads: txn.OneSided, orderStatus: tpcc.Client, stockLevel: tpcc.Default, Storage: tpcc.StoredHStore},
+	{Name: "finestore", Reads: txn.OneSided, orderStatus: tpcc.Client, stockLevel: tpcc.Default, Storage: tpcc.StoredFineStore},
 }
 
 // FindDesign returns the design with a name. Its error lists the valid names.

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"drtmx/internal/plot"
+	"drtmx/results/figures"
+)
+
+const (
+	pageFile   = "results/papers.md"
+	chartsFile = "results/papers.html"
+)
+
+// page is what is written.
+type page struct {
+	quick   bool
+	started time.Time
+	rows    map[string]row     // of this run and of earlier ones, by title
+	points  map[string]measure // of this run, for curves
+}
+
+// row is a line of the table: what was measured, and when.
+type row struct{ here, when string }
+
+// measure has a run's median ratios.
+type measure map[string]float64
+
+// measured is the outcome of a run.
+type measured struct {
+	Commit, Date string
+	Quick        bool
+	Ratios       map[string][]float64
+	Failed       string
+}
+
+// title names a ratio in the table.
+func title(f *figure, r *run, ratio string) string {
+	return fmt.Sprintf("%s %s | %s: %s", f.paper, f.name, r.what, ratio)
+}
+
+// tableLine is a line of the table.
+var tableLine = regexp.MustCompile(`^\| (.+? \| .+?) \| [^|]* \| ([^|]+) \| ([^|]+) \|$`)
+
+// load takes the figures of an earlier page.
+func (p *page) load() error {
+	p.rows, p.points = map[string]row{}, map[string]measure{}
+	file, err := os.Open(pageFile)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for s := bufio.NewScanner(file); s.Scan(); {
+		if m := tableLine.FindStringSubmatch(s.Text()); m != nil {
+			p.rows[m[1]] = row{m[2], m[3]}
+		}
+	}
+	return nil
+}
+
+// took takes in the outcome of a run.
+func (p *page) took(f *figure, r *run, m measured) {
+	when := m.Commit + ", " + m.Date
+	if m.Quick {
+		when += ", one short repetition"
+	}
+	at := measure{}
+	for i := range r.ratios {
+		name := r.ratios[i].name
+		if m.Failed != "" {
+			p.rows[title(f, r, name)] = row{"failed: " + strings.ReplaceAll(m.Failed, "|", "¦"), time.Now().UTC().Format(time.DateOnly)}
+			continue
+		}
+		p.rows[title(f, r, name)] = row{figures.Spread(m.Ratios[name], "%.2f"), when}
+		at[name] = figures.Median(m.Ratios[name])
+	}
+	p.points[title(f, r, "")] = at
+}
+
+// list prints the figures and their commands.
+func (p *page) list(w io.Writer, pattern *regexp.Regexp) {
+	for i := range manifest {
+		f := &manifest[i]
+		if !pattern.MatchString(f.paper + " " + f.name) {
+			continue
+		}
+		fmt.Fprintf(w, "%s %s: %s\n", f.paper, f.name, f.says)
+		if f.missing != "" {
+			fmt.Fprintf(w, "    nothing: %s\n", f.missing)
+		}
+		for j := range f.runs {
+			fmt.Fprintf(w, "    %s\n        %s\n", f.runs[j].what, shell(f.runs[j].command(p.quick)))
+		}
+	}
+}
+
+// shell prints a command so that a shell takes it.
+func shell(args []string) string {
+	quoted := slices.Clone(args)
+	for i, a := range quoted {
+		if strings.ContainsAny(a, "^$|*() ") || a == "" {
+			quoted[i] = "'" + a + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}
+
+// write writes the page and the curves.
+func (p *page) write() error {
+	var w strings.Builder
+	fmt.Fprintf(&w, "# The papers' figures, and what stands for them here\n\nWritten by `make results`.\n")
+	w.WriteString(`Each line is a ratio of two throughputs, unless it says something else, with its median, and the least
+and the greatest of the repetitions. *Modelled*: the data servers' machines are modelled, with one core
+behind a fast network ([docs/ycsb.md](../docs/ycsb.md)); then rates are emulated, and no measurements
+of RDMA. The other lines are of this machine. The papers' ratios are of other machines, data sets and
+rivals: they show a direction.
+`)
+	fmt.Fprintf(&w, "\nMachine: %s.\n\n| figure | ratio | the paper | here | commit, date |\n|---|---|---|---|---|\n", machine())
+	for i := range manifest {
+		f := &manifest[i]
+		for j := range f.runs {
+			r := &f.runs[j]
+			for k := range r.ratios {
+				t := title(f, r, r.ratios[k].name)
+				x, ok := p.rows[t]
+				if !ok {
+					x = row{"not run", "-"}
+				}
+				paper := r.ratios[k].paper
+				if paper == "" {
+					paper = "-"
+				}
+				fmt.Fprintf(&w, "| %s | %s | %s | %s |\n", t, paper, x.here, x.when)
+			}
+		}
+	}
+	w.WriteString("\n## What the figures are, and their commands\n")
+	for i := range manifest {
+		f := &manifest[i]
+		fmt.Fprintf(&w, "\n**%s %s**: %s.\n", f.paper, f.name, f.says)
+		if f.missing != "" {
+			fmt.Fprintf(&w, "Nothing stands for it: %s.\n", f.missing)
+		}
+		if f.differs != "" {
+			fmt.Fprintf(&w, "%s\n", f.differs)
+		}
+		for j := range f.runs {
+			r, kind := &f.runs[j], ""
+			if r.modelled() {
+				kind = ", modelled"
+			}
+			fmt.Fprintf(&w, "\n%s%s:\n\n    %s\n", r.what, kind, shell(r.args))
+		}
+	}
+	if err := os.WriteFile(pageFile, []byte(w.String()), 0o644); err != nil {
+		return err
+	}
+	return p.writeCharts()
+}
+
+// writeCharts writes the curves of this run, as a page that needs nothing else.
+func (p *page) writeCharts() error {
+	var w strings.Builder
+	for i := range manifest {
+		f := &manifest[i]
+		if f.x == "" {
+			continue
+		}
+		lines := map[string]*plot.Line{}
+		for j := range f.runs {
+			r := &f.runs[j]
+			for name, v := range p.points[title(f, r, "")] {
+				if lines[name] == nil {
+					lines[name] = &plot.Line{Name: name}
+				}
+				lines[name].X, lines[name].Y = append(lines[name].X, r.at), append(lines[name].Y, v)
+			}
+		}
+		if len(lines) == 0 {
+			continue
+		}
+		c := plot.LineChart{Title: f.paper + " " + f.name + ": " + f.says, XLabel: f.x, YLabel: "ratio"}
+		for _, name := range slices.Sorted(maps.Keys(lines)) {
+			byX(lines[name])
+			c.Lines = append(c.Lines, *lines[name])
+		}
+		w.WriteString(c.HTML())
+	}
+	if w.Len() == 0 {
+		return nil
+	}
+	head := fmt.Sprintf("<!doctype html><meta charset=utf-8><title>Figures</title><style>body{font:14px sans-serif;max-width:800px;margin:2em auto}</style><p>%s, %s, modelled machines</p>\n",
+		machine(), p.started.UTC().Format(time.DateOnly))
+	return os.WriteFile(chartsFile, []byte(head+w.String()), 0o644)
+}
+
+// byX sorts the points of a line.
+func byX(l *plot.Line) {
+	order := make([]int, len(l.X))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int {
+		if l.X[i] < l.X[j] {
+			return -1
+		}
+		return 1
+	})
+	x, y := slices.Clone(l.X), slices.Clone(l.Y)
+	for i, at := range order {
+		l.X[i], l.Y[i] = x[at], y[at]
+	}
+}
+
+// machine describes where the figures are from.
+func machine() string {
+	model := runtime.GOARCH
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	kernel, _ := exec.Command("uname", "-r").Output()
+	return fmt.Sprintf("%s, %d processors, Linux %s, %s", model, runtime.NumCPU(), strings.TrimSpace(string(kernel)), runtime.Version())
+}
