@@ -396,9 +396,13 @@ func (s *Server) wants(a *array) {
 // sparse reports whether an array has so few rows that it should be joined to a neighbour.
 func (s *Server) sparse(a *array) bool { return (a.own+a.binned)*sparseShare <= s.lay.Slots }
 
+// tidiedShare bounds the merges of one call of tidy, which mutators wait for, to one for so many
+// leaves that the trainer would tidy.
+const tidiedShare = 4
+
 // tidy merges some of the arrays that are due.
 func (s *Server) tidy(limit int) (worked bool) {
-	for ; limit > 0 && len(s.due) > 0; limit-- {
+	for limit = max(limit/tidiedShare, 1); limit > 0 && len(s.due) > 0; limit-- {
 		a := s.due[0]
 		s.due = s.due[1:]
 		if a.due = false; a.gone {
@@ -418,12 +422,18 @@ func (s *Server) tidyOne(a *array) bool {
 	if s.sparse(a) {
 		left, right := s.beside(a)
 		for _, pair := range [...][2]*array{{left, a}, {a, right}} {
-			if l, r := pair[0], pair[1]; l != nil && r != nil && (l.own+l.binned+r.own+r.binned)*2 <= s.lay.Slots {
+			if l, r := pair[0], pair[1]; l != nil && r != nil && s.join(l, r) {
 				return s.rebuild(l, r) == nil
 			}
 		}
 	}
 	return s.crowded(a) && s.rebuild(a) == nil
+}
+
+// join reports whether neighbours should be one array: they have few rows, or one has none.
+func (s *Server) join(l, r *array) bool {
+	left, right := l.own+l.binned, r.own+r.binned
+	return 2*(left+right) <= s.lay.Slots || min(left, right) == 0 && left+right <= s.lay.Slots
 }
 
 // beside returns the neighbours of an array, nil where there is none.

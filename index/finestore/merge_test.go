@@ -7,6 +7,7 @@ import (
 
 	"drtmx/index"
 	"drtmx/index/indextest"
+	"drtmx/internal/block"
 )
 
 // merge merges the array that covers a key with its bins.
@@ -122,6 +123,43 @@ func TestQueue(t *testing.T) {
 	}
 	if sh := w.s.Shape(); sh.Arrays > 120 || sh.Bins > 60 {
 		t.Errorf("500 rows: %+v", sh)
+	}
+	w.check()
+}
+
+// TestEmptyArraysAreJoined: an array without rows goes, also between neighbours that are full.
+func TestEmptyArraysAreJoined(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 16})
+	for k := range uint64(160) {
+		w.csn++
+		if err := w.s.Load(index.Num(k), []uint64{uint64(w.csn)}, block.Present(w.csn)); err != nil {
+			t.Fatal(err)
+		}
+		w.rows[k] = w.csn
+	}
+	w.maintain(100)
+	w.fetch()
+	for k := uint64(64); k < 80; k++ {
+		w.write(k, true)
+	}
+	w.maintain(10)
+	if sh := w.s.Shape(); sh.Arrays != 9 || sh.Keys != 144 {
+		t.Errorf("%+v", sh)
+	}
+	for k := range uint64(160) {
+		want := index.Found
+		if k >= 64 && k < 80 {
+			want = index.NotFound
+		}
+		if st, err := w.look(k); err != nil || st != want {
+			t.Errorf("key %d: %v, %v", k, st, err)
+		}
+		if w.c.Stale() {
+			w.fetch()
+		}
+	}
+	if _, err := w.list(0, 200, 0); err != nil {
+		t.Error(err)
 	}
 	w.check()
 }

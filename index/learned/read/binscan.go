@@ -55,10 +55,13 @@ func (s *binScan) complete(l *leafRead, next *rdma.Batch) (asked, ok bool) {
 	if !v.Ascending() {
 		return false, false
 	}
+	l.below = l.below[:0]
+	if v.Low() > s.hi || v.Above(s.lo) {
+		return false, true // READ ahead, and not in the range
+	}
 	l.first, _ = v.Interval(max(s.lo, v.Low()))
 	end, _ := v.Interval(s.hi)
 	rows := 0
-	l.below = l.below[:0]
 	for i := l.first; i <= end; i++ {
 		n := len(l.below)
 		if n < cap(l.below) {
