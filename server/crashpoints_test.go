@@ -8,11 +8,13 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -184,9 +186,23 @@ func (b *crashBanks) use(cl *Cluster, known *crashLedger, life int) error {
 	cat := cl.DB.Catalog()
 	s := &transferState{from: 1, to: 2, amount: 7, tried: true, key: fmt.Sprintf("after a crash, number %d", len(known.transfers))}
 	known.transfers = append(known.transfers, s)
+	// If the transfer takes unusually long, what the servers wait for belongs to the report.
+	stacks := make(chan string, 1)
+	slow := time.AfterFunc(5*time.Second, func() {
+		buf := make([]byte, 1<<20)
+		doubts := []int{}
+		for _, s := range cl.Servers {
+			doubts = append(doubts, s.InDoubt())
+		}
+		stacks <- fmt.Sprintf("after 5 s, in doubt %v, goroutines:\n%s", doubts, buf[:runtime.Stack(buf, true)])
+	})
 	if err := cl.DB.Update(context.Background(), transferOnce(cat.MustTable("account"), cat.MustTable("entry"), s)); err != nil {
+		if !slow.Stop() {
+			err = fmt.Errorf("%w\n%s", err, <-stacks)
+		}
 		return err
 	}
+	slow.Stop()
 	s.acked = true
 	for which, d := range known.alters { // what may have been begun can be asked for again
 		if d.tried && !d.acked {
