@@ -77,6 +77,9 @@ func (p *page) run(ctx context.Context, pattern *regexp.Regexp) error {
 			return err
 		}
 	}
+	if err := p.write(); err != nil { // also if nothing matches, and so nothing was run
+		return err
+	}
 	if failed > 0 {
 		return fmt.Errorf("%d runs failed; the page says why", failed)
 	}

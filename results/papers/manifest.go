@@ -246,12 +246,12 @@ var manifest = []figure{
 	{
 		paper: "FineStore", name: "8, 9", says: "inserts 1.5 to 1.6 times a learned index with one buffer", slow: true,
 		runs: []run{b("in one process, beside XStore's tree", "./index/finestore", "Engines", []ratio{
-			{"insert, random", "xstore/insert=random ns/op", "finestore/insert=random ns/op", ""},
-			{"insert, ascending", "xstore/insert=ascending ns/op", "finestore/insert=ascending ns/op", ""},
-			{"lookup at the server", "xstore/get=server ns/op", "finestore/get=server ns/op", ""},
-			{"rounds of a lookup of a loaded key", "xstore/get=loaded rounds/op", "finestore/get=loaded rounds/op", ""},
-			{"rounds of a lookup of a later key", "xstore/get=later rounds/op", "finestore/get=later rounds/op", ""},
-			{"bytes of a scan of 100", "xstore/scan=100 bytes/op", "finestore/scan=100 bytes/op", ""},
+			{"time of a random insert, xstore ÷ finestore", "xstore/insert=random ns/op", "finestore/insert=random ns/op", ""},
+			{"time of an ascending insert, xstore ÷ finestore", "xstore/insert=ascending ns/op", "finestore/insert=ascending ns/op", ""},
+			{"time of a lookup at the server, xstore ÷ finestore", "xstore/get=server ns/op", "finestore/get=server ns/op", ""},
+			{"rounds of a lookup of a loaded key, xstore ÷ finestore", "xstore/get=loaded rounds/op", "finestore/get=loaded rounds/op", ""},
+			{"rounds of a lookup of a later key, xstore ÷ finestore", "xstore/get=later rounds/op", "finestore/get=later rounds/op", ""},
+			{"bytes of a scan of 100, xstore ÷ finestore", "xstore/scan=100 bytes/op", "finestore/scan=100 bytes/op", ""},
 		}, "-benchtime", "200000x")},
 		differs: "There is no index with one buffer here; the rival is XStore's tree.",
 	},

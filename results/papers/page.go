@@ -122,12 +122,11 @@ func shell(args []string) string {
 func (p *page) write() error {
 	var w strings.Builder
 	fmt.Fprintf(&w, "# The papers' figures, and what stands for them here\n\nWritten by `make results`.\n")
-	w.WriteString(`Each line is a ratio of two throughputs, unless it says something else, with its median, and the least
-and the greatest of the repetitions. *Modelled*: the data servers' machines are modelled, with one core
-behind a fast network ([docs/ycsb.md](../docs/ycsb.md)); then rates are emulated, and no measurements
-of RDMA. The other lines are of this machine. The papers' ratios are of other machines, data sets and
-rivals: they show a direction.
-`)
+	w.WriteString(wrapped(`Each line is a ratio of two throughputs, unless it says something else, with its
+median, and the least and the greatest of the repetitions. *Modelled*: the data servers' machines are
+modelled, with one core behind a fast network ([docs/ycsb.md](../docs/ycsb.md)); then rates are
+emulated, and no measurements of RDMA. The other lines are of this machine. The papers' ratios are of
+other machines, data sets and rivals: they show a direction.`))
 	fmt.Fprintf(&w, "\nMachine: %s.\n\n| figure | ratio | the paper | here | commit, date |\n|---|---|---|---|---|\n", machine())
 	for i := range manifest {
 		f := &manifest[i]
@@ -150,13 +149,14 @@ rivals: they show a direction.
 	w.WriteString("\n## What the figures are, and their commands\n")
 	for i := range manifest {
 		f := &manifest[i]
-		fmt.Fprintf(&w, "\n**%s %s**: %s.\n", f.paper, f.name, f.says)
+		about := fmt.Sprintf("**%s %s**: %s.", f.paper, f.name, f.says)
 		if f.missing != "" {
-			fmt.Fprintf(&w, "Nothing stands for it: %s.\n", f.missing)
+			about += fmt.Sprintf(" Nothing stands for it: %s.", f.missing)
 		}
 		if f.differs != "" {
-			fmt.Fprintf(&w, "%s\n", f.differs)
+			about += " " + f.differs
 		}
+		fmt.Fprintf(&w, "\n%s", wrapped(about))
 		for j := range f.runs {
 			r, kind := &f.runs[j], ""
 			if r.modelled() {
@@ -169,6 +169,28 @@ rivals: they show a direction.
 		return err
 	}
 	return p.writeCharts()
+}
+
+// wrapped breaks a paragraph into lines.
+func wrapped(s string) string {
+	const most = 98
+	var b strings.Builder
+	n := 0
+	for i, word := range strings.Fields(s) {
+		switch {
+		case i == 0:
+		case n+1+len(word) > most:
+			b.WriteByte('\n')
+			n = 0
+		default:
+			b.WriteByte(' ')
+			n++
+		}
+		b.WriteString(word)
+		n += len(word)
+	}
+	b.WriteByte('\n')
+	return b.String()
 }
 
 // writeCharts writes the curves of this run, as a page that needs nothing else.
