@@ -8,9 +8,12 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"drtmx/index"
 	"drtmx/internal/redo"
 	"drtmx/internal/testseed"
 	"drtmx/internal/twophase"
+	"drtmx/internal/wal"
+	"drtmx/internal/wire"
 )
 
 // TestExportWaitsForSteps: a step of the commit protocol that runs when a
@@ -150,6 +153,81 @@ func TestExportInPieces(t *testing.T) {
 	for id, n := range got {
 		if n != 1 {
 			t.Fatalf("%v is exported %d times", id, n)
+		}
+	}
+}
+
+// TestMessagesWaitForRecords: what a party answers may rest on all that its machine knows,
+// and then waits for the log. While the log does not have a decision yet, which another
+// message has brought, nothing is answered: the answer would wait for a log that ends
+// before the decision, and after a crash the coordinator would have forgotten what this
+// party asks for.
+func TestMessagesWaitForRecords(t *testing.T) {
+	cl, acct, _ := openBank(t, vfs.NewMem(), 1, 1)
+	s := cl.Servers[0]
+	defer func() {
+		if err := cl.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p := s.parts.of[0]
+	self, other := s.parts.party(p), twophase.Party{Partition: 1, Incarnation: 7}
+	id := twophase.ID{Coordinator: other, Seq: 1}
+	prepared, v := p.prepare(&wire.Part{Writes: []wire.Write{{Index: uint16(acct.Primary().ID), Op: wire.Insert, Key: index.Num(1), Row: acct.NewRow()}}})
+	if !v.ok() {
+		t.Fatal(v.text)
+	}
+	p.protocol.mu.Lock()
+	p.protocol.prepared[id] = prepared
+	p.protocol.machine.Receive(&twophase.Message{Kind: twophase.Prepare, From: other, To: self, ID: id, Parties: []twophase.Party{self}}, &twophase.Out{})
+	p.protocol.machine.Locked(id, twophase.Yes, prepared.vote, &twophase.Out{})
+	p.protocol.mu.Unlock()
+
+	type answer struct {
+		messages []twophase.Message
+		end      wal.LSN
+	}
+	before := s.durable.end()
+	handle := func(ms ...twophase.Message) <-chan answer {
+		got := make(chan answer, 1)
+		go func() {
+			b := &batch{driver: &s.driver}
+			for i := range ms {
+				ms[i].From, ms[i].To, ms[i].ID = other, self, id
+			}
+			b.out.Messages = ms
+			b.here()
+			got <- answer{b.remote, s.durable.end()}
+		}()
+		return got
+	}
+	decide := twophase.Message{Kind: twophase.Decide, Commit: true, Tick: prepared.vote}
+	p.mu.Lock() // the log does not take the record
+	first := handle(decide)
+	await(t, "the decision is there", func() bool {
+		p.protocol.mu.Lock()
+		defer p.protocol.mu.Unlock()
+		return !p.protocol.machine.Doubts(id)
+	})
+	var again [3]<-chan answer
+	for i, m := range []twophase.Message{decide, {Kind: twophase.Ask}, {Kind: twophase.Settled}} {
+		again[i] = handle(m)
+	}
+	ticked := make(chan struct{})
+	go func() {
+		s.driver.tick()
+		close(ticked)
+	}()
+	<-ticked // whatever the log does
+	time.Sleep(20 * time.Millisecond)
+	p.mu.Unlock()
+	for _, got := range append(again[:], first) {
+		a := <-got
+		if len(a.messages) != 1 {
+			t.Fatalf("answered with %+v, want one message", a.messages)
+		}
+		if a.end == before {
+			t.Errorf("answered with %v while the log ends at %d, before the decision", a.messages[0].Kind, before)
 		}
 	}
 }

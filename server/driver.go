@@ -76,13 +76,36 @@ func (dr *driver) look() {
 }
 
 // tick advances the time of all machines by one tick. It does not wait for
-// other servers.
+// other servers, nor for a log that has no room.
 func (dr *driver) tick() {
 	b := &batch{driver: dr}
+	tick := func(m *twophase.Machine) { m.Tick(&b.out) }
 	for _, p := range dr.parts.here {
-		b.step(p, func(m *twophase.Machine) { m.Tick(&b.out) })
+		switch {
+		case dr.durable == nil:
+			b.step(p, tick)
+		case p.protocol.turn.TryLock():
+			b.stepInTurn(p, tick)
+		default:
+			dr.tickLater(p)
+		}
 	}
 	b.settle()
+}
+
+// tickLater advances the time of a machine when it has its turn, in the background, unless
+// an earlier tick still waits for that.
+func (dr *driver) tickLater(p *partition) {
+	if !p.protocol.late.CompareAndSwap(false, true) {
+		return
+	}
+	dr.workers.background(func() {
+		b := &batch{driver: dr}
+		p.protocol.turn.Lock()
+		p.protocol.late.Store(false)
+		b.stepInTurn(p, func(m *twophase.Machine) { m.Tick(&b.out) })
+		b.settle()
+	})
 }
 
 // handle handles messages of the commit protocol. A Prepare or a HandOver comes with

@@ -3,6 +3,7 @@ package server
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"drtmx/internal/clock"
 	"drtmx/internal/twophase"
@@ -12,6 +13,11 @@ import (
 // protocol is a partition's side of the commit protocol: the state machine, and
 // what the machine does not know, namely locks and waiting goroutines.
 type protocol struct {
+	// turn is held, at a durable server, while a step changes the machine and the log takes
+	// the records of that. Otherwise another step's messages could rest on what the machine
+	// knows and the log does not have. It is locked before mu and the executor.
+	turn     sync.Mutex
+	late     atomic.Bool // a tick waits for its turn
 	mu       sync.Mutex
 	machine  *twophase.Machine
 	prepared map[twophase.ID]*prepared
@@ -61,8 +67,18 @@ func (b *batch) reset() {
 
 // step runs fn on a partition's machine and performs the effects. It collects
 // the effect Lock, which is performed for all partitions together (see lock).
-// While no step runs, the machine and the log agree, but for debts.
+// While no step has its turn, the log has what the machine knows, but for debts: a message
+// rests on no record that comes after the end of the log.
 func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
+	if b.driver.durable != nil {
+		p.protocol.turn.Lock()
+	}
+	b.stepInTurn(p, fn)
+}
+
+// stepInTurn is step for a caller that has the turn of a durable server's partition. It
+// ends the turn.
+func (b *batch) stepInTurn(p *partition, fn func(*twophase.Machine)) {
 	from := len(b.effects)
 	p.protocol.mu.Lock()
 	steps := p.protocol.steps
@@ -85,25 +101,48 @@ func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
 	}
 	b.out.Effects, b.out.Records = b.out.Effects[:0], b.out.Records[:0]
 	p.protocol.mu.Unlock()
-	for i, to := from, len(b.effects); i < to; i++ {
-		b.perform(p, b.effects[i]) // performing an effect may append others
+	to := len(b.effects)
+	for i := from; i < to; i++ {
+		if b.effects[i].records() {
+			b.record(p, b.effects[i])
+		}
+	}
+	if b.driver.durable != nil {
+		p.protocol.turn.Unlock()
+	}
+	for i := from; i < to; i++ {
+		if !b.effects[i].records() {
+			b.perform(p, b.effects[i]) // performing an effect may append others
+		}
 	}
 	clear(b.effects[from:])
 	b.effects = b.effects[:from]
 }
 
-// perform performs one effect.
+// records reports whether an effect makes a record of the log.
+func (d *effect) records() bool { return d.Kind == 0 || d.Kind == twophase.End }
+
+// record performs an effect that makes a record.
+func (b *batch) record(p *partition, d effect) {
+	switch {
+	case d.Kind == 0:
+		p.mu.Lock()
+		p.records.noteStep(d.record, d.prepared, d.origin)
+		p.mu.Unlock()
+	case d.prepared != nil:
+		d.prepared.record, d.prepared.origin = d.record, d.origin
+		d.prepared.decide(d.Commit, d.Tick)
+	}
+}
+
+// perform performs an effect that makes none. A last agent logs its commit with what Carry
+// commits, before the machine knows of it.
 func (b *batch) perform(p *partition, d effect) {
 	switch d.Kind {
 	case twophase.Lock:
 		b.locks, b.lockAt = append(b.locks, d.Effect), append(b.lockAt, p)
 	case twophase.Carry:
 		b.carry(p, d.Effect)
-	case twophase.End:
-		if d.prepared != nil {
-			d.prepared.record, d.prepared.origin = d.record, d.origin
-			d.prepared.decide(d.Commit, d.Tick)
-		}
 	case twophase.Done:
 		if d.origin.aside != nil {
 			p.mu.Lock()
@@ -115,10 +154,6 @@ func (b *batch) perform(p *partition, d effect) {
 		} else if d.origin.id != (wire.ID{}) {
 			b.driver.finishOutcome(d.origin, d.Commit)
 		}
-	default:
-		p.mu.Lock()
-		p.records.noteStep(d.record, d.prepared, d.origin)
-		p.mu.Unlock()
 	}
 }
 

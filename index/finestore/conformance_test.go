@@ -48,4 +48,7 @@ func TestConformance(t *testing.T) {
 			indextest.RunOrdered(t, engine(Options{KeysPerArray: keys, LeavesPerSubModel: 16}, read.Options{}), true)
 		})
 	}
+	t.Run("models only", func(t *testing.T) {
+		indextest.RunOrdered(t, engine(Options{KeysPerArray: 8, LeavesPerSubModel: 16}, read.Options{Cache: read.Cache{Budget: read.ModelsOnly}}), true)
+	})
 }

@@ -176,8 +176,8 @@ func TestHostileMemory(t *testing.T) {
 		s.Store(at, bad)
 		for range 3 {
 			key := w.r.Uint64N(keys)
-			if p := w.s.arrayOf(key); p != nil && w.r.IntN(2) == 0 {
-				key = uint64(w.r.IntN(200))
+			if w.r.IntN(2) == 0 {
+				key = w.r.Uint64N(200)
 			}
 			w.op.get.Start(index.Num(key))
 			w.bounded(w.op.get)

@@ -25,7 +25,7 @@ func (s *Server) divide(p *place, key uint64) error {
 		return s.toRoot(p, key, rows)
 	}
 	r := s.rootAt(p.root)
-	if p.kid > 0 && s.giveLeft(p, r, key, rows) {
+	if p.kid > 0 && s.giveLeft(p, r, rows) {
 		return nil
 	}
 	if r.Len() == leaf.RootChildren {
@@ -136,7 +136,7 @@ func (s *Server) children(r leaf.Root) (fences, kids []uint64) {
 // giveLeft moves the lowest rows of a full bin to the bin before it, if that has room: so bins are
 // fuller before the interval needs another. First the bin before it takes the keys, so that at every
 // moment some bin has them.
-func (s *Server) giveLeft(p *place, r leaf.Root, key uint64, rows []rowAt) bool {
+func (s *Server) giveLeft(p *place, r leaf.Root, rows []rowAt) bool {
 	left := r.Child(p.kid - 1)
 	have := s.binRows(left)
 	n := (leaf.BinSlots - len(have)) / 2

@@ -193,6 +193,15 @@ var twophaseBugs = []bug{
 		caught: []test{{"server", "TestServersWhoseClocksDisagree", "has adopted tick"}},
 	},
 	{
+		name: "NextStepBeforeTheRecord", why: "a partition answers messages by what a step has decided and the log does not have yet",
+		edits: []edit{{
+			file: "server/effects.go",
+			old:  "	for i := from; i < to; i++ {\n		if b.effects[i].records() {\n			b.record(p, b.effects[i])\n		}\n	}\n	if b.driver.durable != nil {\n		p.protocol.turn.Unlock()\n	}\n",
+			new:  "	if b.driver.durable != nil {\n		p.protocol.turn.Unlock()\n	}\n	for i := from; i < to; i++ {\n		if b.effects[i].records() {\n			b.record(p, b.effects[i])\n		}\n	}\n",
+		}},
+		caught: []test{{"server", "TestMessagesWaitForRecords", "before the decision"}},
+	},
+	{
 		name: "TickNotAdopted", why: "a partition applies a transaction at the tick of the decision, and does not adopt that tick",
 		edits: []edit{{
 			file: "server/prepared.go",

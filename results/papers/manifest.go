@@ -248,6 +248,7 @@ var manifest = []figure{
 		runs: []run{b("in one process, beside XStore's tree", "./index/finestore", "Engines", []ratio{
 			{"time of a random insert, xstore ÷ finestore", "xstore/insert=random ns/op", "finestore/insert=random ns/op", ""},
 			{"time of an ascending insert, xstore ÷ finestore", "xstore/insert=ascending ns/op", "finestore/insert=ascending ns/op", ""},
+			{"time of training for a random insert, xstore ÷ finestore", "xstore/insert=random ns-training/op", "finestore/insert=random ns-training/op", ""},
 			{"time of a lookup at the server, xstore ÷ finestore", "xstore/get=server ns/op", "finestore/get=server ns/op", ""},
 			{"rounds of a lookup of a loaded key, xstore ÷ finestore", "xstore/get=loaded rounds/op", "finestore/get=loaded rounds/op", ""},
 			{"rounds of a lookup of a later key, xstore ÷ finestore", "xstore/get=later rounds/op", "finestore/get=later rounds/op", ""},
