@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -124,6 +125,77 @@ func BenchmarkPool(b *testing.B) {
 				}
 			}
 			b.ReportMetric(float64((processTime()-cpu).Nanoseconds())/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// BenchmarkTwins reports the time for each row of loading a table with a hash index, without
+// a twin and with one, and of building a twin for a loaded table.
+func BenchmarkTwins(b *testing.B) {
+	const rows = 200_000
+	load := func(b *testing.B, twin tables.Twin, timed bool) *Cluster {
+		b.Helper()
+		cat, err := tables.NewCatalog(tables.Def{
+			Name: "t", Primary: tables.Hash, Twin: twin, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+			Partition: tables.Partitioning{Kind: tables.ByHash},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		cl, err := Embedded(b.Context(), EmbeddedConfig{Catalog: cat, Servers: 2})
+		if err != nil {
+			b.Fatal(err)
+		}
+		tab := cat.MustTable("t")
+		if timed {
+			b.StartTimer()
+			defer b.StopTimer()
+		}
+		l, err := cl.DB.NewLoader(b.Context(), tab)
+		for n := uint64(0); n < rows && err == nil; n++ {
+			err = l.Add(tables.Num(n), tab.NewRow())
+		}
+		if err == nil {
+			err = l.Close()
+		}
+		if err == nil {
+			err = cl.DB.Seal(b.Context())
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		return cl
+	}
+	report := func(b *testing.B) {
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/rows, "ns/row")
+	}
+	for _, twin := range []tables.Twin{"", tables.TwinLocal, tables.TwinSync, tables.TwinNext} {
+		b.Run("load="+cmp.Or(string(twin), "none"), func(b *testing.B) {
+			b.StopTimer()
+			for range b.N {
+				if err := load(b, twin, true).Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			report(b)
+		})
+		if twin == "" {
+			continue
+		}
+		b.Run("build="+string(twin), func(b *testing.B) {
+			b.StopTimer()
+			for range b.N {
+				cl := load(b, "", false)
+				b.StartTimer()
+				if _, err := cl.DB.SetTwin(b.Context(), "t", twin); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := cl.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			report(b)
 		})
 	}
 }

@@ -1,11 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"drtmx/index"
@@ -50,7 +50,9 @@ func (cat *catalogue) pollBuild(id int) verdict {
 	cat.builds.Lock()
 	defer cat.builds.Unlock()
 	b := cat.builds.of[id]
-	if b == nil {
+	if c.Indexes[id].IsLeaving() {
+		b = &build{done: true} // there is nothing to do, and all servers know of it when they answer
+	} else if b == nil {
 		b = &build{}
 		cat.builds.of[id] = b
 		cat.s.workers.background(func() {
@@ -121,6 +123,9 @@ func (cat *catalogue) buildEntries(ix *tables.Index, keys []tables.Key) error {
 			err = db.Update(cat.s.workers.ctx, body)
 		}
 		var lost *exec.UnknownOutcome
+		if errors.Is(err, tables.ErrCatalog) && cat.Load().Indexes[ix.ID].IsBuilding() {
+			err = cmp.Or(db.Refresh(cat.s.workers.ctx), exec.ErrUnavailable) // the server builds the index, and its client has not heard
+		}
 		if !errors.Is(err, exec.ErrConflict) && !errors.Is(err, exec.ErrUnavailable) && !errors.As(err, &lost) || cat.s.workers.ctx.Err() != nil {
 			return err
 		}
@@ -258,22 +263,11 @@ func (cat *catalogue) empty(id int) {
 	}
 }
 
-// withdrawn returns the indexes that version was builds and version is has given up: it
-// neither builds nor publishes them.
+// withdrawn returns the indexes that version was maintains and version is does not.
 func withdrawn(was, is *tables.Catalog) (ids []int) {
-	for _, t := range was.Tables {
-		for _, ix := range t.Building() {
-			now, err := is.Table(t.Name())
-			if err != nil || is.Indexes[ix.ID].Readable() == nil {
-				continue
-			}
-			building := false
-			for _, b := range now.Building() {
-				building = building || b.ID == ix.ID
-			}
-			if !building {
-				ids = append(ids, ix.ID)
-			}
+	for id, ix := range was.Indexes {
+		if !ix.IsWithdrawn() && is.Indexes[id].IsWithdrawn() {
+			ids = append(ids, id)
 		}
 	}
 	return ids
@@ -287,21 +281,15 @@ func (cat *catalogue) resumeChanges() {
 		return
 	}
 	c := cat.Load()
-	building := map[int]bool{}
-	var builds []*tables.AddedIndex
+	var builds []*tables.Index
 	for _, t := range c.Tables {
-		for _, ix := range t.Building() {
-			building[ix.ID] = true
-			a := &tables.AddedIndex{Table: t.Name()}
-			a.Index.Name = strings.TrimPrefix(ix.Name, t.Name()+".")
-			builds = append(builds, a)
-		}
+		builds = append(builds, t.Building()...)
 	}
 	if cat.s.parts.self == placement.Orderer {
 		cat.s.workers.background(func() { cat.completeChanges(builds) })
 	}
 	for _, ix := range c.Indexes {
-		if ix.Readable() != nil && !building[ix.ID] {
+		if ix.IsWithdrawn() {
 			cat.s.workers.background(func() { cat.empty(ix.ID) })
 		}
 	}
@@ -309,18 +297,28 @@ func (cat *catalogue) resumeChanges() {
 
 // completeChanges makes all servers use the orderer's version, and completes builds
 // of indexes.
-func (cat *catalogue) completeChanges(builds []*tables.AddedIndex) {
+func (cat *catalogue) completeChanges(builds []*tables.Index) {
 	cat.altering.Lock()
 	defer cat.altering.Unlock()
 	nobody := func(verdict) {}
 	if v := cat.spread(cat.Load(), nobody); !v.ok() {
 		return // the server stops
 	}
-	for _, a := range builds {
-		if v := cat.buildIndex(a, nobody); !v.ok() && cat.s.workers.ctx.Err() == nil {
-			cat.s.log.Warn("the build of an index was not completed", "table", a.Table, "index", a.Index.Name, "reason", v.text)
+	for _, ix := range builds {
+		if v := cat.buildIndex(ix.Table.Name(), ix.NameInTable(), nobody); !v.ok() && cat.s.workers.ctx.Err() == nil {
+			cat.s.log.Warn("the build of an index was not completed", "index", ix.Name, "reason", v.text)
 		}
 	}
+}
+
+// takeAway completes what earlier changes have begun to take away.
+func (cat *catalogue) takeAway(answer func(verdict)) (v verdict) {
+	for _, t := range cat.Load().Tables {
+		if twin := t.Twin(); twin != nil && twin.IsLeaving() && v.ok() {
+			v = cat.buildIndex(t.Name(), tables.TwinName, answer)
+		}
+	}
+	return v
 }
 
 // awaitBuild waits until all servers have built an index, and returns a tick at which
@@ -366,22 +364,22 @@ func (cat *catalogue) awaitBuild(id int, answer func(verdict)) (tick uint64, v v
 	}
 }
 
-// buildIndex builds an index that a change has added, and publishes or withdraws
-// it.
-func (cat *catalogue) buildIndex(a *tables.AddedIndex, answer func(verdict)) verdict {
-	t, err := cat.Load().Table(a.Table)
+// buildIndex builds an index that a change has added to a table, or its twin, and publishes
+// or withdraws it. It withdraws a twin that is being taken away.
+func (cat *catalogue) buildIndex(table, index string, answer func(verdict)) verdict {
+	t, err := cat.Load().Table(table)
 	if err != nil {
 		return versionVerdict(err)
 	}
 	for _, ix := range t.Building() {
-		if ix.Name != a.Table+"."+a.Index.Name {
+		if ix.NameInTable() != index {
 			continue
 		}
 		tick, v := cat.awaitBuild(ix.ID, answer)
 		if cat.s.workers.ctx.Err() != nil {
 			return v
 		}
-		end := tables.Change{Built: &tables.BuiltIndex{Table: a.Table, Index: a.Index.Name, Failed: !v.ok(), Tick: tick}}
+		end := tables.Change{Built: &tables.BuiltIndex{Table: table, Index: index, Failed: !v.ok() || ix.IsLeaving(), Tick: tick}}
 		c, ended := cat.decide(end)
 		if !ended.ok() {
 			return ended

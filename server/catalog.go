@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/placement"
 	"drtmx/internal/redo"
@@ -85,6 +86,8 @@ func (p *partition) use(c *tables.Catalog) {
 	}
 	p.spare = nil
 	p.has.Store(next)
+	p.ticks.advance() // what is committed from now on comes after what the indexes of before had
+	p.control.Store(epochWord, p.control.Load(epochWord)&fenceBit|p.word())
 	if p.requests.runner != nil {
 		p.requests.tellWriters(p.requests.held) // also those of the new indexes
 		p.requests.runner.Use(c)
@@ -177,6 +180,7 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 			return err
 		}
 	}
+	cat.s.clocks.saw(clock.Tick(c.EndedAt()))
 	for _, p := range cat.s.parts.here {
 		p.use(c)
 	}
@@ -262,12 +266,20 @@ func (cat *catalogue) alter(ch tables.Change, answer func(verdict)) {
 			answer(v)
 		}
 	}
+	v := cat.takeAway(once)
+	if !v.ok() {
+		once(v)
+		return
+	}
 	c, v := cat.decide(ch)
 	if v.ok() {
 		v = cat.spread(c, once)
 	}
 	if v.ok() && ch.Index != nil {
-		v = cat.buildIndex(ch.Index, once)
+		v = cat.buildIndex(ch.Index.Table, ch.Index.Index.Name, once)
+	}
+	if v.ok() && ch.Twin != nil {
+		v = cat.buildIndex(ch.Twin.Table, tables.TwinName, once)
 	}
 	once(v)
 }

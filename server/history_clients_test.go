@@ -27,6 +27,7 @@ type load struct {
 	Engine         tables.Engine // of the ordered table
 	Bare           bool          // it has no secondary index, and transactions of it alone are many
 	Twin           tables.Twin   // of the hashed table
+	Rebuild        bool          // the twin is taken away and built again meanwhile
 	Keys           int
 	OpsPerTxn      int
 	Reads, Scans   float64
@@ -81,6 +82,7 @@ func swarm(s *rng.Stream, seed uint64) load {
 	}
 	l.Bare = l.Engine == tables.Rolex && s.Split("bare").Bool(0.6)
 	l.Twin = []tables.Twin{"", "", tables.TwinLocal, tables.TwinSync, tables.TwinNext, tables.TwinNext}[s.Split("twin").Intn(6)]
+	l.Rebuild = l.Twin != "" && s.Split("rebuild").Bool(0.5)
 	if l.Views+l.Calls+l.Looks+l.Snapshots > 0.9 {
 		l.Views, l.Calls, l.Looks, l.Snapshots = l.Views/2, l.Calls/2, l.Looks/2, l.Snapshots/2
 	}
@@ -127,6 +129,7 @@ type client struct {
 
 	// announce, if set, is told of a transaction before it begins, ended when it is recorded.
 	announce func(n uint64, invoke int64) error
+	noTwin   bool // the hashed table has lost its twin
 	ended    func() error
 
 	died func() bool // whether its process is dead; may be nil

@@ -113,6 +113,8 @@ const (
 	howQueue                 // of the first step: queue all point reads together
 	howRollBack              // of the first step: the body fails in the end
 	howBits      = 5
+
+	howTwin = 1 << howBits // scan a twin, or fail
 )
 
 var (
@@ -373,6 +375,10 @@ func (s *listSchema) scan(t *txn.Txn, st *step, r *results) error {
 	switch {
 	case st.table == inHash && s.tab[inHash].Twin() != nil && st.how&howSecondary == 0:
 		es, err := t.QueueScan(s.tab[inHash].Primary(), s.keyOf(uint64(st.Key)), s.keyOf(uint64(st.Hi)), limit).Entries()
+		if st.how&howTwin == 0 && (errors.Is(err, tables.ErrCatalog) || errors.Is(err, tables.ErrSchema)) { // it has been taken away
+			es, err = s.scanByKey(t, uint64(st.Key), uint64(st.Hi), limit)
+			return s.take(x, r, es, err, s.byKey.key, s.byKey.list, limit)
+		}
 		return s.take(x, r, es, err, s.key[inHash], s.list[inHash], limit)
 	case st.table == inHash:
 		es, err := s.scanByKey(t, uint64(st.Key), uint64(st.Hi), limit)

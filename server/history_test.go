@@ -63,7 +63,10 @@ type cluster struct {
 	calm func() // ends the disturbances, before a run is looked at; nil if there are none
 	// present says which clients take part; nil: all do.
 	present func(client int) bool
-	mortals map[int]*mortal // clients that are processes of their own, and die
+	loader  func() (*txn.DB, error) // opens a DB that may change the catalogue
+	rebuilt int                     // how often the twin was built again
+	noTwin  bool                    // there was no memory to build it again
+	mortals map[int]*mortal         // clients that are processes of their own, and die
 	// finish looks at what clients leave, by a last client; nil: it reads and writes every key.
 	finish func(clients []*client, last *client) error
 }
@@ -151,6 +154,12 @@ func (u *setup) open(x *cluster) error {
 	c.Cache = u.cache(x)
 	c.Servers, c.Dial = x.addrs, u.provider(x.net, rdma.Identity{Role: rdma.RoleWriter, Name: clientName}).Dial
 	u.as(clientName, func() { x.DB, err = txn.Open(context.Background(), c) })
+	x.loader = func() (db *txn.DB, err error) {
+		c := c
+		c.Dial = u.provider(x.net, rdma.Identity{Role: rdma.RoleLoader, Name: clientName}).Dial
+		u.as(clientName, func() { db, err = txn.Open(context.Background(), c) })
+		return db, err
+	}
 	if u.world != nil {
 		x.as = func(_ int, fn func()) { u.as(clientName, fn) }
 	}
@@ -265,12 +274,30 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 			work()
 		}()
 	}
+	built := make(chan error, 1)
+	done := make(chan struct{})
+	if l.Rebuild && !l.MemoryMayGo && x.loader != nil {
+		go func() {
+			rebuild := func() { built <- x.rebuildTwin(l, done) }
+			if x.as != nil {
+				x.as(0, rebuild)
+				return
+			}
+			rebuild()
+		}()
+	} else {
+		built <- nil
+	}
 	wg.Wait()
+	close(done)
 	if x.calm != nil {
 		x.calm()
 	}
+	errs = append(errs, <-built)
 	out := &outcome{counts: map[string]int{}}
+	out.counts["rebuilt"] = x.rebuilt
 	last := newClient(l, x.s, x.DB, l.Clients)
+	last.noTwin = x.noTwin
 	end := func() {
 		if x.finish != nil {
 			errs = append(errs, x.finish(clients, last))
@@ -307,6 +334,45 @@ func (x *cluster) run(t testing.TB, l *load) (*outcome, error) {
 		errs = append(errs, err)
 	}
 	return out, errors.Join(errs...)
+}
+
+// rebuildTwin takes the twin of the hashed table away and builds it again, until the clients are done or
+// it has done so three times.
+func (x *cluster) rebuildTwin(l *load, done <-chan struct{}) error {
+	s := rng.New(l.Seed).Split("rebuilds")
+	var db *txn.DB
+	if err := retryUnavailable(func() (err error) { db, err = x.loader(); return err }); err != nil {
+		return err
+	}
+	defer db.Close()
+	rest := func() (goOn bool) {
+		select {
+		case <-done:
+			return false
+		case <-time.After(between(s, 0, 60)):
+			return true
+		}
+	}
+	set := func(twin tables.Twin) error {
+		return retryUnavailable(func() error {
+			_, err := db.SetTwin(context.Background(), x.s.tab[inHash].Name(), twin)
+			return err
+		})
+	}
+	for n := 0; n < 3 && rest(); n++ {
+		if err := set(""); err != nil {
+			return fmt.Errorf("take the twin away: %w", err)
+		}
+		rest()
+		if err := set(l.Twin); errors.Is(err, txn.ErrOutOfMemory) {
+			x.noTwin = true
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("build the twin: %w", err)
+		}
+		x.rebuilt++
+	}
+	return nil
 }
 
 // retryUnavailable repeats what a faulty fabric may refuse.
@@ -363,7 +429,7 @@ func (c *client) readAll(ctx context.Context) error {
 		c.lookAt(lo, hi)
 		err := retryUnavailable(func() error { return c.look(ctx) })
 		rows := c.found()
-		if err == nil && c.l.Twin != "" {
+		if err == nil && c.l.Twin != "" && !c.noTwin {
 			err = retryUnavailable(func() error { return c.compareTwin(ctx, lo, hi) })
 		}
 		return rows, err
@@ -373,7 +439,7 @@ func (c *client) readAll(ctx context.Context) error {
 // compareTwin reads a window of the hashed table by its twin and by its secondary index, at one moment.
 // It is not part of the history.
 func (c *client) compareTwin(ctx context.Context, lo, hi history.Key) error {
-	scan := step{PlanOp: history.PlanOp{Kind: history.OpScan, Key: lo, Hi: hi}, table: inHash}
+	scan := step{PlanOp: history.PlanOp{Kind: history.OpScan, Key: lo, Hi: hi}, table: inHash, how: howTwin}
 	other := scan
 	other.how = howSecondary
 	return c.db.View(ctx, func(t *txn.Txn) error {

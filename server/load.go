@@ -135,7 +135,7 @@ func (p *partition) loadRows(ix *hosted, b []byte, csn block.CSN, put func(index
 		}
 		row := p.writer.rowWords(w.Row)
 		if def.IsTwin() {
-			row[0] = 0 // what a client says of the place of a row proves nothing
+			row[0] = p.writer.placeIn(def, w.Key) // what a client says of it proves nothing
 		}
 		err := put(w.Key, row, h)
 		switch {

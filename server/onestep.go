@@ -86,9 +86,13 @@ func (p *partition) validate(part *wire.Part) verdict {
 // allows refuses writes that were made under another version of the catalogue. A
 // transaction of an earlier version may write the tables that have not changed since.
 // One of a later version is refused: transactions that do not know that version could
-// overwrite its rows here.
+// overwrite its rows here. It refuses reads of an index that the version here does not
+// maintain.
 func (p *partition) allows(part *wire.Part) verdict {
 	c := p.has.Load().catalog
+	if int(part.Catalog) < c.ReadersNeed() && part.Proves() {
+		return conflict(exec.CauseCatalog)
+	}
 	if len(part.Writes) == 0 || int(part.Catalog) == c.Version() {
 		return verdict{}
 	}

@@ -59,7 +59,6 @@ func newPartition(s *Server, id placement.Partition, r *mem.Region) (*partition,
 	}
 	p.control = p.arena.Span(block.ControlAddr, controlWords)
 	p.control.Store(horizonWord, ^uint64(0)) // in memory, published data counts as durable
-	p.control.Store(epochWord, uint64(p.epoch))
 	p.ticks = ticks{server: &s.clocks, arena: p.arena, control: p.control}
 	p.writer.p, p.writer.shared, p.records.p = p, newSharedLocks(), p
 	p.ticks.advance()
@@ -92,7 +91,7 @@ func (p *partition) keepVersions() {
 // Words of the control block: see docs/layouts.md. Every validation reads the
 // first two.
 const (
-	epochWord    = 0 // epoch; readers compare it with the one of the server's hello
+	epochWord    = 0 // epoch, and the version of the catalogue that readers need: see Txn.allowed of package exec
 	horizonWord  = 1 // durable horizon, a CSN
 	closedWord   = 2 // no commit of this tick or an earlier one will still be applied
 	tickWord     = 3 // no commit that has been applied is of a later tick
@@ -178,8 +177,13 @@ func (p *partition) fence() {
 	p.setFence()
 }
 
+// word returns the epoch word of a partition that is served.
+func (p *partition) word() uint64 {
+	return uint64(p.epoch) | uint64(p.has.Load().catalog.ReadersNeed())<<exec.NeedsShift
+}
+
 func (p *partition) setFence() {
-	p.control.Store(epochWord, uint64(p.epoch)|fenceBit)
+	p.control.Store(epochWord, p.word()|fenceBit)
 }
 
 // fenceBit in the epoch word means that the primary was deposed or has stopped.

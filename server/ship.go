@@ -390,8 +390,12 @@ func (p *partition) takeShipment(entries []wire.ShippedEntry) verdict {
 		if int(e.Index) >= len(has.indexes) {
 			return conflict(exec.CauseCatalog) // not yet
 		}
-		if ix := has.indexes[e.Index].def; !ix.IsTwin() || ix.Strings != e.Strings {
+		ix := has.catalog.Indexes[e.Index]
+		switch {
+		case !ix.IsTwin() || ix.Strings != e.Strings:
 			return verdict{code: wire.Bad, text: fmt.Sprintf("a key of a twin for index %s", ix.Name)}
+		case ix.IsWithdrawn():
+			continue // nobody reads it any more
 		}
 		w := wire.Write{Index: e.Index, Op: wire.Put, Strings: e.Strings, Key: e.Key}
 		if e.Gone {

@@ -68,7 +68,7 @@ func (s *Server) Resume() {
 	for _, p := range s.parts.here {
 		p.mu.Lock()
 		if s.workers.ctx.Err() == nil && !d.failed.Load() && !p.arena.Exhausted() {
-			p.control.Store(epochWord, uint64(p.epoch))
+			p.control.Store(epochWord, p.word())
 		}
 		p.mu.Unlock()
 	}

@@ -23,9 +23,10 @@ type writer struct {
 	lockings uint64        // runs of lockAll
 	held     []*index.Held // of the transaction being applied
 	shipment []wire.Write  // memory
-	places   bool          // the transaction being applied is a shipment, whose twins have the places of rows
-	words    []uint64      // buffer to convert a row
-	written  uint64        // bytes of the keys and rows that transactions of a durable server have written
+	found    index.GetResult
+	places   bool     // the transaction being applied is a shipment, whose twins have the places of rows
+	words    []uint64 // buffer to convert a row
+	written  uint64   // bytes of the keys and rows that transactions of a durable server have written
 }
 
 // lockAll locks the whole write set, in the order given, or nothing. It never
@@ -181,9 +182,10 @@ func (wr *writer) applyAll(writes []wire.Write, held []*index.Held, csn block.CS
 		}
 		row := wr.rowWords(w.Row)
 		if indexes[w.Index].def.IsTwin() && !wr.places {
-			row[0] = 0 // what a client says of it proves nothing
-			if i > 0 && !durable && isRowOf(indexes, w, &writes[i-1]) {
+			if i > 0 && !durable && isRowOf(indexes, w, &writes[i-1]) { // what a client says of it proves nothing
 				row[0] = held[i-1].Addr
+			} else {
+				row[0] = wr.placeIn(indexes[w.Index].def, w.Key)
 			}
 		}
 		indexes[w.Index].Publish(held[i], row, block.Present(csn))
@@ -194,7 +196,20 @@ func (wr *writer) applyAll(writes []wire.Write, held []*index.Held, csn block.CS
 // partition. The address of such a row is in the entry: rows of one size keep it, as long as the memory
 // lives.
 func isRowOf(indexes []*hosted, twin, row *wire.Write) bool {
-	return !row.Strings && row.Key == twin.Key && indexes[row.Index].def == indexes[twin.Index].def.Table.Primary()
+	return !row.Strings && row.Key == twin.Key && indexes[row.Index].def.ID == indexes[twin.Index].def.Table.Primary().ID
+}
+
+// placeIn returns the address of the row of a key of a twin, if it is in the same partition and does not
+// move; else 0. The caller holds the mutex.
+func (wr *writer) placeIn(twin *tables.Index, key index.Key) uint64 {
+	rows := wr.p.has.Load().indexes[twin.Table.Primary().ID]
+	if twin.Table.Def().Twin != tables.TwinLocal || wr.p.durable != nil || rows.def.Strings {
+		return 0
+	}
+	if rows.Lookup(key, &wr.found); wr.found.Status != index.Found {
+		return 0
+	}
+	return wr.found.Proofs[0].Addr
 }
 
 // count counts what a transaction writes. Entries of secondary indexes are not

@@ -19,6 +19,8 @@ type Catalog struct {
 	byName  map[string]*Table
 	base    int // tables of the first version
 	born    uint64
+	ended   uint64 // see EndedAt
+	needs   int    // see ReadersNeed
 	changes []Change
 }
 
@@ -188,7 +190,7 @@ func (c *Catalog) add(d Def, faults *faults) *Table {
 	}
 	if d.Twin != "" {
 		t.twin = &Index{
-			ID: len(c.Indexes), Name: d.Name + "." + twinName, Ordered: true, Key: d.Key, Strings: d.Key == StringKey,
+			ID: len(c.Indexes), Name: d.Name + "." + TwinName, Ordered: true, Key: d.Key, Strings: d.Key == StringKey,
 			RowBytes: twinRowBytes, Partition: d.Partition, Table: t, Engine: XStore, twin: true,
 		}
 		t.twin.Partition.next = d.Twin != TwinLocal
@@ -223,12 +225,11 @@ func (ix *Index) checkEngine(faults *faults) {
 	}
 }
 
-// An entry of a twin has one word, which may say where the row is. A secondary index cannot have
-// the name.
-const (
-	twinName     = "_twin"
-	twinRowBytes = 8
-)
+// TwinName is the name of a twin in its table. A secondary index cannot have it.
+const TwinName = "_twin"
+
+// twinRowBytes is the size of an entry of a twin: one word, which may say where the row is.
+const twinRowBytes = 8
 
 // checkTwin adds the reasons for which the table cannot have its twin.
 func (t *Table) checkTwin(faults *faults) {

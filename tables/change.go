@@ -19,8 +19,18 @@ type Change struct {
 	// Index is added to a table. Transactions maintain it from then on; it can be
 	// read when it is built.
 	Index *AddedIndex `json:"index,omitempty"`
-	// Built ends the build of an index.
+	// Twin adds a twin to a table, or takes it away. Transactions maintain the twin from
+	// then on; ranges can be read when it is built.
+	Twin *ChangedTwin `json:"twin,omitempty"`
+	// Built ends the build of an index, or of a twin.
 	Built *BuiltIndex `json:"built,omitempty"`
+}
+
+// ChangedTwin is the twin that a table has from then on. A table that has one must lose it
+// before it can have another.
+type ChangedTwin struct {
+	Table string `json:"table"`
+	Twin  Twin   `json:"twin,omitempty"` // empty: none
 }
 
 // AddedIndex is a secondary index that is added to a table.
@@ -32,11 +42,12 @@ type AddedIndex struct {
 // BuiltIndex says how the build of an index has ended.
 type BuiltIndex struct {
 	Table string `json:"table"`
-	Index string `json:"index"`
+	Index string `json:"index"` // as Index.NameInTable
 	// Failed says that the index is withdrawn: transactions do not maintain it any
-	// more.
+	// more. So ends also a twin that is taken away.
 	Failed bool `json:"failed,omitempty"`
-	// Tick is a tick at which the index had all entries.
+	// Tick is a tick at which the index had all entries, or up to which the twin that is
+	// taken away was maintained.
 	Tick uint64 `json:"tick,omitempty"`
 }
 
@@ -58,7 +69,7 @@ func (c *Catalog) Version() int { return len(c.changes) }
 func (c *Catalog) With(ch Change) (*Catalog, error) {
 	next := &Catalog{
 		Tables: slices.Clone(c.Tables), Indexes: slices.Clone(c.Indexes), byName: maps.Clone(c.byName),
-		base: c.base, born: c.born, changes: append(slices.Clip(c.changes), ch),
+		base: c.base, born: c.born, ended: c.ended, needs: c.needs, changes: append(slices.Clip(c.changes), ch),
 	}
 	switch ch {
 	case Change{Table: ch.Table}:
@@ -69,6 +80,8 @@ func (c *Catalog) With(ch Change) (*Catalog, error) {
 		return c.withColumn(next, ch.Column)
 	case Change{Index: ch.Index}:
 		return c.withIndex(next, ch.Index)
+	case Change{Twin: ch.Twin}:
+		return c.withTwin(next, ch.Twin)
 	case Change{Built: ch.Built}:
 		return c.withBuilt(next, ch.Built)
 	}
@@ -79,13 +92,22 @@ func (c *Catalog) With(ch Change) (*Catalog, error) {
 // entries.
 func (c *Catalog) ReadableFrom() uint64 { return c.born }
 
+// ReadersNeed returns the version with which the last index became unreadable that could be
+// read before, 0 if none did. Transactions of an earlier one may read an index that is not
+// maintained any more.
+func (c *Catalog) ReadersNeed() int { return c.needs }
+
+// EndedAt returns a tick up to which all indexes were maintained that were taken away since:
+// what is committed without them has higher ticks.
+func (c *Catalog) EndedAt() uint64 { return c.ended }
+
 func (c *Catalog) withIndex(next *Catalog, a *AddedIndex) (*Catalog, error) {
 	t, err := c.Table(a.Table)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
 	}
 	for _, ix := range slices.Concat(t.secondary, t.building) {
-		if ix.second.Name != a.Index.Name {
+		if ix.twin || ix.second.Name != a.Index.Name {
 			continue
 		}
 		was, werr := json.Marshal(ix.second)
@@ -112,29 +134,86 @@ func (c *Catalog) withIndex(next *Catalog, a *AddedIndex) (*Catalog, error) {
 	return next.replace(t, own, &faults)
 }
 
+// withTwin begins to add a twin, or to take one away. A twin that is taken away is first one that
+// nobody reads and that is maintained: as long as a data server has not heard of that, readers of
+// its part of the twin do not know better, and others must not commit without it. When all have
+// heard, Built ends it.
+func (c *Catalog) withTwin(next *Catalog, a *ChangedTwin) (*Catalog, error) {
+	t, err := c.Table(a.Table)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
+	}
+	var faults faults
+	d := t.def
+	switch has := t.twin; {
+	case a.Twin == "" && (has == nil || has.leaving), has != nil && !has.leaving && a.Twin == d.Twin:
+		return c, nil
+	case has != nil && has.leaving:
+		return nil, fmt.Errorf("%w: table %s has a twin %q that is being taken away", ErrSchema, a.Table, d.Twin)
+	case has != nil && a.Twin != "":
+		return nil, fmt.Errorf("%w: table %s has a twin %q: take it away before it gets a twin %q", ErrSchema, a.Table, d.Twin, a.Twin)
+	case has != nil:
+		if !has.hidden {
+			next.needs = next.Version()
+		}
+		own := next.alter(t, d, nil, &faults)
+		if !has.hidden {
+			own.building = append(own.building, own.twin)
+		}
+		own.twin.hidden, own.twin.leaving = true, true
+		return next.replace(t, own, &faults)
+	}
+	d.Twin = a.Twin
+	own := next.alter(t, d, nil, &faults)
+	own.since = next.Version() // servers refuse clients that do not maintain it
+	if twin := own.twin; twin != nil {
+		twin.ID, twin.hidden = len(next.Indexes), true
+		if twin.ID >= maxIndexes {
+			faults.add("index %s: %d indexes, limit %d", twin.Name, twin.ID+1, maxIndexes)
+		}
+		own.building = append(own.building, twin)
+		next.Indexes = append(next.Indexes, twin)
+	}
+	return next.replace(t, own, &faults)
+}
+
 func (c *Catalog) withBuilt(next *Catalog, b *BuiltIndex) (*Catalog, error) {
 	t, err := c.Table(b.Table)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSchema, err)
 	}
-	at := slices.IndexFunc(t.building, func(ix *Index) bool { return ix.second.Name == b.Index })
+	at := slices.IndexFunc(t.building, func(ix *Index) bool { return ix.NameInTable() == b.Index })
 	if at < 0 {
 		return nil, fmt.Errorf("%w: table %s builds no index %s", ErrSchema, b.Table, b.Index)
 	}
 	var faults faults
 	ix, d := t.building[at], t.def
-	if !b.Failed {
+	switch {
+	case ix.leaving && !b.Failed:
+		return nil, fmt.Errorf("%w: table %s takes its twin away, and does not build it", ErrSchema, b.Table)
+	case b.Failed && ix.twin:
+		d.Twin = ""
+	case !b.Failed && !ix.twin:
 		d.Secondary = append(slices.Clip(d.Secondary), *ix.second)
+	}
+	if b.Failed {
+		next.ended = max(next.ended, b.Tick)
+	} else {
 		next.born = max(next.born, b.Tick)
 	}
 	own := next.alter(t, d, ix, &faults)
 	if b.Failed { // servers refuse clients that still maintain the index
 		own.since = next.Version()
-		gone := *ix
-		gone.Table = own
-		next.Indexes[ix.ID] = &gone
+		next.withdraw(ix, own)
 	}
 	return next.replace(t, own, &faults)
+}
+
+// withdraw makes an index one that transactions neither maintain nor read.
+func (c *Catalog) withdraw(ix *Index, own *Table) {
+	gone := *ix
+	gone.Table, gone.hidden = own, true
+	c.Indexes[ix.ID] = &gone
 }
 
 // replace returns c with the table t replaced by own.
@@ -197,8 +276,8 @@ func (c *Catalog) withColumn(next *Catalog, a *AddedColumn) (*Catalog, error) {
 }
 
 // alter returns a table with another definition. Its indexes keep their numbers.
-// ended, which was being built, is now the last index of the definition, or is
-// withdrawn.
+// ended, which was being built, is now the last index of the definition, or its twin, or is
+// withdrawn. A twin that the definition does not have any more is withdrawn.
 func (c *Catalog) alter(t *Table, d Def, ended *Index, faults *faults) *Table {
 	var alone Catalog
 	own := alone.add(d, faults)
@@ -208,12 +287,19 @@ func (c *Catalog) alter(t *Table, d Def, ended *Index, faults *faults) *Table {
 		ix.ID = was[i].ID
 		c.Indexes[ix.ID] = ix
 	}
-	if t.twin != nil {
-		own.twin.ID = t.twin.ID
+	switch {
+	case t.twin == nil:
+	case own.twin == nil:
+		c.withdraw(t.twin, own)
+	default:
+		own.twin.ID, own.twin.hidden, own.twin.leaving = t.twin.ID, t.twin.hidden && t.twin != ended, t.twin.leaving
 		c.Indexes[own.twin.ID] = own.twin
+		if own.twin.hidden {
+			own.building = append(own.building, own.twin)
+		}
 	}
 	for _, b := range t.building {
-		if b != ended {
+		if b != ended && !b.twin {
 			ix := own.addSecondary(b.second, faults)
 			ix.ID, ix.hidden = b.ID, true
 			own.building = append(own.building, ix)

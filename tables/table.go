@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -154,7 +155,7 @@ type Table struct {
 	catalog   *Catalog
 	digest    xxh3.Uint128 // of the definition
 	since     int          // the version of the catalogue that changed the table last
-	building  []*Index     // secondary indexes that writers maintain, and that cannot be read yet
+	building  []*Index     // indexes that writers maintain, and that cannot be read yet; the twin among them
 	was       []*Table     // the table in earlier versions
 }
 
@@ -172,6 +173,7 @@ type Index struct {
 	Table     *Table
 	hidden    bool // it is being built, or was withdrawn
 	twin      bool // it has the keys of a table whose primary index is Hash
+	leaving   bool // a twin that is being taken away
 	// of a secondary index:
 	second  *Secondary
 	parts   []keyPart
@@ -205,26 +207,46 @@ func (t *Table) Primary() *Index { return t.index }
 // Secondaries lists the secondary indexes in order of definition.
 func (t *Table) Secondaries() []*Index { return t.secondary }
 
-// Twin returns the ordered index of the table's keys, nil if there is none: see Def.Twin. Its entries
-// have no columns. Bodies read the primary index, and the rows are found with its twin.
+// NameInTable returns the index's name without that of the table, empty for a primary index.
+func (ix *Index) NameInTable() string {
+	return strings.TrimPrefix(ix.Name[len(ix.Table.def.Name):], ".")
+}
+
+// Twin returns the ordered index of the table's keys, nil if there is none: see Def.Twin. It may be one
+// that is being built. Its entries have no columns. Bodies read the primary index, and the rows are found with its twin.
 func (t *Table) Twin() *Index { return t.twin }
 
 // Maintained lists the indexes whose entries follow from the rows, but for those that are being
 // built: the secondary indexes and the twin.
 func (t *Table) Maintained() []*Index {
-	if t.twin == nil {
+	if t.twin == nil || t.twin.hidden {
 		return t.secondary
 	}
 	return append(t.secondary[:len(t.secondary):len(t.secondary)], t.twin)
 }
 
-// Building lists the secondary indexes that are being built: transactions that write
-// maintain them, and none reads them.
+// Building lists the secondary indexes that are being built, and the twin if it is being built
+// or taken away: transactions that write maintain them, and none reads them.
 func (t *Table) Building() []*Index { return t.building }
+
+// IsWithdrawn reports whether the index was taken away, or its build has failed: nothing maintains it.
+func (ix *Index) IsWithdrawn() bool { return ix.hidden && !ix.IsBuilding() }
+
+// IsLeaving reports whether the index is a twin that is being taken away.
+func (ix *Index) IsLeaving() bool { return ix.leaving }
+
+// IsBuilding reports whether the index is among those that its table is building.
+func (ix *Index) IsBuilding() bool { return ix.hidden && slices.Contains(ix.Table.building, ix) }
 
 // Indexed reports whether rows have entries of secondary indexes, including those
 // that are being built. The twin does not count: its entries do not depend on columns.
-func (t *Table) Indexed() bool { return len(t.secondary)+len(t.building) > 0 }
+func (t *Table) Indexed() bool {
+	n := len(t.secondary) + len(t.building)
+	if t.twin != nil && t.twin.hidden {
+		n--
+	}
+	return n > 0
+}
 
 // Secondary returns the secondary index with a name, nil if there is none.
 func (t *Table) Secondary(name string) *Index {
@@ -294,6 +316,9 @@ func (ix *Index) Readable() error {
 	}
 	e := ix.Concerns(ErrCatalog, Key{})
 	e.Detail = "it is being built, or its build has failed"
+	if ix.leaving {
+		e.Detail = "it is being taken away"
+	}
 	return e
 }
 

@@ -119,6 +119,34 @@ func (db *DB) AddIndex(ctx context.Context, table string, s tables.Secondary) (*
 	return ix, nil
 }
 
+// SetTwin gives a table whose primary index is Hash a twin while the cluster runs, or takes
+// it away if twin is empty: see tables.Def.Twin. It returns the table as it is then. A
+// table that has a twin must lose it before it can have one of another kind. To build a
+// twin anew, take it away and set it again.
+//
+// Transactions that write the table go on meanwhile, and maintain the twin from the
+// beginning of the build, even those of clients that do not know of it yet. Loaders of
+// the table are refused until it is built. No transaction reads a range of keys before the
+// twin is complete, or after it was taken away: the error of the scan is a
+// tables.ErrCatalog while it is built, and a tables.ErrSchema if there is none.
+//
+// The build goes on if ctx ends. Another call of SetTwin waits for it. If there is no
+// memory for the twin, SetTwin returns ErrOutOfMemory, and the table has none.
+func (db *DB) SetTwin(ctx context.Context, table string, twin tables.Twin) (*tables.Table, error) {
+	c, err := db.exec().Alter(ctx, tables.Change{Twin: &tables.ChangedTwin{Table: table, Twin: twin}})
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.Table(table)
+	if err != nil {
+		return nil, err
+	}
+	if ix := t.Twin(); ix != nil && ix.IsBuilding() {
+		return nil, &tables.Error{Err: ErrUnavailable, Table: table, Index: ix.NameInTable(), Partition: -1, Detail: "the twin is still being built"}
+	}
+	return t, nil
+}
+
 // Refresh fetches the present version of the cluster's catalogue. Transactions in
 // progress go on with the version with which they began.
 func (db *DB) Refresh(ctx context.Context) error { return db.exec().Refresh(ctx) }

@@ -275,15 +275,37 @@ func (w *twinned) change(x *txn.Txn, r *rng.Stream, now map[int]int64) error {
 // are, and two if not; validation is one round more in both.
 func TestRoundsOfTwins(t *testing.T) {
 	for _, c := range []struct {
+		name   string
 		twin   tables.Twin
+		loaded bool
 		rounds uint64
-	}{{tables.TwinLocal, 3}, {tables.TwinNext, 3}, {tables.TwinSync, 4}} {
-		t.Run(string(c.twin), func(t *testing.T) {
+	}{
+		{"local", tables.TwinLocal, false, 3},
+		{"local, loaded", tables.TwinLocal, true, 3},
+		{"next", tables.TwinNext, false, 3},
+		{"next, loaded", tables.TwinNext, true, 4},
+		{"sync", tables.TwinSync, false, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			w, ctx := newTwinned(t, twinForms["by ranges"], c.twin, txn.Config{LocationCache: -1}), t.Context()
+			inserted := 30
+			if c.loaded {
+				l, err := w.DB.NewLoader(ctx, w.tab)
+				for k := 0; k < inserted && err == nil; k++ {
+					err = l.Add(w.key(k), w.row(int64(k)))
+				}
+				if err == nil {
+					err = l.Close()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				inserted = 0
+			}
 			if err := w.DB.Seal(ctx); err != nil {
 				t.Fatal(err)
 			}
-			for k := range 30 {
+			for k := range inserted {
 				if err := w.DB.Update(ctx, func(x *txn.Txn) error { return x.Insert(w.tab, w.key(k), w.row(int64(k))) }); err != nil {
 					t.Fatal(err)
 				}

@@ -257,8 +257,7 @@ func (r *restoring) settleCatalog() error {
 	}
 	for _, t := range r.catalog.Tables {
 		for _, ix := range t.Building() {
-			name := ix.Name[len(t.Name())+1:]
-			next, err := r.catalog.With(tables.Change{Built: &tables.BuiltIndex{Table: t.Name(), Index: name, Failed: true}})
+			next, err := r.catalog.With(tables.Change{Built: &tables.BuiltIndex{Table: t.Name(), Index: ix.NameInTable(), Failed: true}})
 			if err != nil {
 				return err
 			}

@@ -129,6 +129,7 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		}
 		wait, hadTurn := n, len(s.reservations.held) > 0
 		switch { // if the rows are reserved, no one else can take them
+		case t.cause == CauseCatalog: // a data server may have to follow, also if the rows are reserved
 		case t.reserved:
 			wait = noWait
 		case s.reservations.keep(t):

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 
 	"drtmx/index"
 	"drtmx/internal/wire"
@@ -80,7 +79,7 @@ func (t *Txn) Build(ix *tables.Index, primary tables.Key) error {
 		return fmt.Errorf("%w: index %s", tables.ErrCatalog, ix.Name)
 	}
 	ix = t.catalog.Indexes[ix.ID]
-	if !slices.Contains(ix.Table.Building(), ix) {
+	if !ix.IsBuilding() {
 		return ix.Readable()
 	}
 	rows := ix.Table.Primary()
@@ -88,6 +87,13 @@ func (t *Txn) Build(ix *tables.Index, primary tables.Key) error {
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	} else if err != nil {
+		return err
+	}
+	if ix.IsTwin() {
+		key := t.keys.keep(ix, primary)
+		if _, err = t.queueGet(ix, key).await(); errors.Is(err, ErrNotFound) {
+			err = t.set(ix, wire.Insert, key, twinRow)
+		}
 		return err
 	}
 	key, entry, err := t.keys.entry(ix, primary, row, &t.entryOf.is)

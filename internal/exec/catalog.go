@@ -60,11 +60,17 @@ func (n *network) refresh(ctx context.Context) (newer bool, err error) {
 	return n.db.Catalog().Version() > was, err
 }
 
+// errNoRanges is the error of a scan of a table whose primary index is Hash. It may have a twin by now.
+var errNoRanges = fmt.Errorf("%w: scan of a hash index", tables.ErrSchema)
+
 // mayRefresh fetches the present version of the catalogue if err may be due to an
 // older one. It reports whether another attempt may succeed.
 func (s *Session) mayRefresh(ctx context.Context, err error) bool {
-	if !errors.Is(err, tables.ErrCatalog) || ctx.Err() != nil {
+	if !errors.Is(err, tables.ErrCatalog) && !errors.Is(err, errNoRanges) || ctx.Err() != nil {
 		return false
+	}
+	if s.db.Catalog().Version() > s.txn.catalog.Version() { // it came with an answer to the attempt
+		return true
 	}
 	newer, err := s.net.refresh(ctx)
 	return newer && err == nil
@@ -84,8 +90,13 @@ func (db *DB) Refresh(ctx context.Context) error {
 // Alter applies a change to the catalogue at all data servers, and returns the
 // resulting version or a later one. A change that was applied before has no effect.
 func (db *DB) Alter(ctx context.Context, ch tables.Change) (*tables.Catalog, error) {
-	if _, err := db.Catalog().With(ch); err != nil {
-		return nil, err
+	if _, err := db.Catalog().With(ch); err != nil { // perhaps of a version that is not the present one
+		if rerr := db.Refresh(ctx); rerr != nil {
+			return nil, rerr
+		}
+		if _, err = db.Catalog().With(ch); err != nil {
+			return nil, err
+		}
 	}
 	req, err := json.Marshal(ch)
 	if err != nil {

@@ -144,6 +144,11 @@ func (l *Loader) begin(q *loadQueue) *loadQueue {
 }
 
 func (l *Loader) send(q *loadQueue) error {
+	if rows := &l.queues[q.part]; q.ix.IsTwin() && rows.n > 0 { // a local twin then gets the places of rows
+		if err := l.send(rows); err != nil {
+			return err
+		}
+	}
 	q.n = 0
 	l.err = l.load(q)
 	return l.err

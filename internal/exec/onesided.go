@@ -283,9 +283,11 @@ func (ws *writers) describe(t *Txn, l *link, lf *life, ix *tables.Index, c *wire
 
 // judge says whether the attempt may commit without the data server, when its leaves are locked.
 func (ws *writers) judge() error {
-	switch t := ws.during; {
-	case ws.words[0] != uint64(ws.epoch):
-		return fmt.Errorf("%w: the partition is fenced", errAtServer)
+	t := ws.during
+	_, allowed := t.allowed(ws.words[0], ws.epoch)
+	switch {
+	case !allowed:
+		return fmt.Errorf("%w: the partition is fenced, or has another version of the catalogue", errAtServer)
 	case clock.Tick(ws.words[tickWord]) < ws.seen:
 		return fmt.Errorf("%w: its clock is behind", errAtServer)
 	case t.firstRead().Age() > ws.s.db.cfg.BodyAge:

@@ -124,8 +124,8 @@ func (cl *controlLines) read(ctx context.Context, t *Txn, parts []placement.Part
 		return err
 	}
 	for _, p := range parts {
-		if cl.of[p][lineEpoch] != uint64(n.life(p).epoch) {
-			return t.abandon(CauseFence)
+		if cause, ok := t.allowed(cl.of[p][lineEpoch], n.life(p).epoch); !ok {
+			return t.abandon(cause)
 		}
 	}
 	return nil

@@ -33,6 +33,13 @@ func (t *Txn) writeTwin(tab *tables.Table, key index.Key) error {
 	}
 	own := t.keys.keep(ix, userKey(tab.Primary(), key))
 	row, entry := t.writes.find(tab.Primary().ID, key), t.writes.find(ix.ID, own)
+	building := ix.IsBuilding()
+	if building && row.op == wire.Delete && !row.dropped {
+		has, err := t.builtTwin(ix, own, entry)
+		if !has || err != nil {
+			return err
+		}
+	}
 	if entry == nil {
 		if row.op == wire.Update {
 			return nil // the key was there before
@@ -45,7 +52,30 @@ func (t *Txn) writeTwin(tab *tables.Table, key index.Key) error {
 		t.volume += 2 * len(twinRow)
 	}
 	entry.op, entry.dropped = row.op, row.dropped
+	if building && entry.op == wire.Update {
+		entry.op = wire.Put
+	}
 	return nil
+}
+
+// builtTwin reports whether a twin that is being built has the entry of a key that is deleted. What it
+// reads is proved like any other read. entry is the transaction's own, if it has one.
+func (t *Txn) builtTwin(ix *tables.Index, key index.Key, entry *write) (has bool, err error) {
+	if t.where.only >= 0 && partitionOf(ix, key, t.where.nparts) != t.where.only {
+		return false, t.fail(errRemote)
+	}
+	if entry != nil {
+		_, err = t.underlying(ix, key)
+	} else {
+		_, err = t.queueGet(ix, key).await()
+	}
+	if !errors.Is(err, ErrNotFound) {
+		return err == nil, err
+	}
+	if entry != nil {
+		entry.dropped = true
+	}
+	return false, nil
 }
 
 // byServer reports whether the data server sends the entries of a twin, if the transaction changes

@@ -487,7 +487,7 @@ func (t *Txn) newScan(ix *tables.Index, lo, hi tables.Key) *Scan {
 	t.noVersions = t.noVersions || !ix.KeepsVersions()
 	switch {
 	case !ix.Ordered:
-		sc.done, sc.err = true, ix.Concerns(fmt.Errorf("%w: scan of a hash index", tables.ErrSchema), tables.Key{})
+		sc.done, sc.err = true, ix.Concerns(errNoRanges, tables.Key{})
 	case sc.lo.Compare(sc.hi) > 0, lo == tables.Last, hi == tables.First:
 		sc.done = true
 	}

@@ -122,13 +122,13 @@ func (v *validator) check(t *Txn, exact bool) (again bool, err error) {
 		for i := range chunk {
 			p := &chunk[i]
 			switch got := v.words[i*controlWords]; {
-			case got == p.Word:
-				if p.Addr == block.ControlAddr {
-					v.restedIn(p.part).horizon = block.CSN(v.words[i*controlWords+horizonWord])
-					v.db.seen.Saw(clock.Tick(v.words[i*controlWords+tickWord]))
-				}
 			case p.Addr == block.ControlAddr:
-				return false, t.abandon(CauseFence)
+				if cause, ok := t.allowed(got, uint32(p.Word)); !ok {
+					return false, t.abandon(cause)
+				}
+				v.restedIn(p.part).horizon = block.CSN(v.words[i*controlWords+horizonWord])
+				v.db.seen.Saw(clock.Tick(v.words[i*controlWords+tickWord]))
+			case got == p.Word:
 			case p.changed != nil:
 				*p.changed, again = true, true
 			default:
@@ -148,6 +148,26 @@ const (
 	tickWord        = lineTick
 	maxProofsARound = rdma.MaxBatch
 )
+
+// NeedsShift is the position, in a partition's epoch word, of the version of the catalogue that
+// readers of the partition need.
+const NeedsShift = 32
+
+const needsMask = 1<<31 - 1
+
+// allowed reports whether a partition's epoch word allows the transaction to read there, in an epoch
+// of the server; otherwise it gives the cause. A partition that is fenced, or is of another epoch, is not
+// served any more. One whose version of the catalogue does not maintain an index may have no entries
+// in it, so a transaction of an earlier version must not have read it.
+func (t *Txn) allowed(word uint64, epoch uint32) (cause Cause, ok bool) {
+	switch {
+	case word>>63 != 0 || uint32(word) != epoch:
+		return CauseFence, false
+	case int(word>>NeedsShift&needsMask) > t.catalog.Version():
+		return CauseCatalog, false
+	}
+	return 0, true
+}
 
 // proof is a proof of the attempt being validated.
 type proof struct {
@@ -258,8 +278,8 @@ func (v *validator) listKept(k *keptProofs, exact bool) {
 }
 
 // control adds a partition's control words to the proofs, once per validation, and
-// notes the commit that an answer depends on. Address and epoch form a proof like any
-// other.
+// notes the commit that an answer depends on. Address and epoch form a proof, which
+// allowed checks.
 func (v *validator) control(part placement.Partition, rests block.CSN) {
 	if have := v.restedIn(part); have != nil {
 		have.rests = max(have.rests, rests)

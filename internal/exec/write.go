@@ -291,6 +291,9 @@ func (t *Txn) entries(tab *tables.Table, key index.Key, old, row tables.Row) err
 		}
 	}
 	for _, ix := range tab.Building() {
+		if ix.IsTwin() {
+			continue // see writeTwin
+		}
 		if err := t.entryOfBuild(ix, primary, old, row); err != nil {
 			return t.doom(err)
 		}

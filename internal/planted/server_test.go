@@ -16,6 +16,30 @@ var serverBugs = []bug{
 		},
 	},
 	{
+		name: "OldReadersOfATwin", why: "a View reads in a twin that was taken away since its version of the catalogue",
+		edits:  []edit{{file: "internal/exec/validate.go", old: "int(word>>NeedsShift&needsMask) > t.catalog.Version()", new: "false"}},
+		caught: []test{{"server", "TestOldReadersOfATwin/local", "a View, read path .: .*, want that the table has no ranges"}},
+	},
+	{
+		name: "OldWritersByATwin", why: "a commit rests on an empty range of a twin that was taken away",
+		edits:  []edit{{file: "server/onestep.go", old: "int(part.Catalog) < c.ReadersNeed() && part.Proves()", new: "false"}},
+		caught: []test{{"server", "TestOldReadersOfATwin/local", "an Update, read path .: .*, want that the table has no ranges"}},
+	},
+	{
+		name: "TwinLeavesAtOnce", why: "a data server commits without the twin while another does not know that it is taken away",
+		edits: []edit{{
+			file: "tables/change.go",
+			old:  "		own := next.alter(t, d, nil, &faults)\n		if !has.hidden {\n			own.building = append(own.building, own.twin)\n		}\n		own.twin.hidden, own.twin.leaving = true, true\n",
+			new:  "		d.Twin = \"\"\n		own := next.alter(t, d, nil, &faults)\n		own.since = next.Version()\n",
+		}},
+		caught: []test{{"server", "TestTwinLeavesInTwoSteps/sync", "a range does not have it"}},
+	},
+	{
+		name: "DeletesOfABuild", why: "a delete expects the entry of a twin that the build has not made yet",
+		edits:  []edit{{file: "internal/exec/twin.go", old: "if building && row.op == wire.Delete && !row.dropped {", new: "if false {"}},
+		caught: []test{{"server", "TestTwinIsBuiltLate/local", "way"}},
+	},
+	{
 		name: "ShipmentsAreTakenAgain", why: "a twin takes the keys of a message that comes again, late",
 		edits:  []edit{{file: "server/ship.go", old: "		if number > has.upTo {\n", new: "		if true {\n"}},
 		caught: []test{{"server", "TestShipmentsAreTakenOnce", "up to 1 is taken, want 2"}},

@@ -162,8 +162,8 @@ var transactionBugs = []bug{
 		name: "IgnoreFence", why: "validation at the client does not look at the epoch and the fence",
 		edits: []edit{{
 			file: "internal/exec/validate.go",
-			old:  "			case p.Addr == block.ControlAddr:\n				return false, t.abandon(CauseFence)\n",
-			new:  "			case p.Addr == block.ControlAddr:\n",
+			old:  "if cause, ok := t.allowed(got, uint32(p.Word)); !ok {",
+			new:  "if cause, ok := t.allowed(got, uint32(p.Word)); !ok && cause != CauseFence {",
 		}},
 		caught: []test{{"server", "TestFencedPartitionServesNoView", "View .* succeeds"}},
 	},
