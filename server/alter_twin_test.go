@@ -134,7 +134,12 @@ func TestTwinBesideWriters(t *testing.T) {
 			}
 		})
 		late := r.open(t, rdma.RoleReader, txn.Config{})
-		for _, twin := range []tables.Twin{tables.TwinLocal, tables.TwinSync, tables.TwinNext, tables.TwinLocal} {
+		twins := []tables.Twin{tables.TwinLocal, tables.TwinSync, tables.TwinNext, tables.TwinLocal}
+		if r.name != "inproc" { // two of them, which depend on the seed
+			at := seed % 3
+			twins = twins[at : at+2]
+		}
+		for _, twin := range twins {
 			for _, tab := range tabs {
 				before := writes.Load()
 				own, err := db.SetTwin(t.Context(), tab.Name(), twin)

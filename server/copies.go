@@ -112,6 +112,10 @@ type sending struct {
 // sent reports whether there is a checkpoint and all of it was sent.
 func (b *sending) sent() bool { return b.file != nil && b.at == b.size }
 
+// setTimeout bounds each exchange with the membership store of a server that starts. Nothing is held up
+// meanwhile, and a store that is slow to answer is no reason not to start.
+const setTimeout = 15 * time.Second
+
 // setChange is the change of the set of copies in sync with which a server begins its
 // epoch. It is zero for a server that has never had copies.
 type setChange struct{ was, next replica.Set }
@@ -123,7 +127,7 @@ func (d *durable) askSet() (c setChange, err error) {
 	if d.s.cfg.Sets == nil {
 		return c, nil
 	}
-	ctx, cancel := context.WithTimeout(d.s.workers.ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(d.s.workers.ctx, setTimeout)
 	defer cancel()
 	if c.was, err = d.s.cfg.Sets.Set(ctx, d.s.parts.self); err != nil {
 		return c, err
@@ -152,7 +156,7 @@ func (d *durable) openGroup(c setChange) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(d.s.workers.ctx, settleTimeout)
+	ctx, cancel := context.WithTimeout(d.s.workers.ctx, setTimeout)
 	defer cancel()
 	now, err := d.s.cfg.Sets.SwapSet(ctx, d.s.parts.self, c.was, next)
 	if err != nil {
@@ -318,7 +322,7 @@ func (c *Config) notReplaced() error {
 	if c.Sets == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), setTimeout)
 	defer cancel()
 	was, err := c.Sets.Set(ctx, placement.Server(c.Index))
 	if err != nil || was == (replica.Set{}) {
