@@ -84,7 +84,7 @@ func (dr *driver) tick() {
 		switch {
 		case dr.durable == nil:
 			b.step(p, tick)
-		case p.protocol.turn.TryLock():
+		case p.protocol.turn.tryTake():
 			b.stepInTurn(p, tick)
 		default:
 			dr.tickLater(p)
@@ -101,7 +101,7 @@ func (dr *driver) tickLater(p *partition) {
 	}
 	dr.workers.background(func() {
 		b := &batch{driver: dr}
-		p.protocol.turn.Lock()
+		p.protocol.turn.take()
 		p.protocol.late.Store(false)
 		b.stepInTurn(p, func(m *twophase.Machine) { m.Tick(&b.out) })
 		b.settle()

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"drtmx/internal/clock"
+	"drtmx/internal/stall"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
 )
@@ -15,8 +16,8 @@ import (
 type protocol struct {
 	// turn is held, at a durable server, while a step changes the machine and the log takes
 	// the records of that. Otherwise another step's messages could rest on what the machine
-	// knows and the log does not have. It is locked before mu and the executor.
-	turn     sync.Mutex
+	// knows and the log does not have. It is taken before mu and the executor.
+	turn     turn
 	late     atomic.Bool // a tick waits for its turn
 	mu       sync.Mutex
 	machine  *twophase.Machine
@@ -30,9 +31,25 @@ func newProtocol(self twophase.Party) *protocol {
 	return &protocol{
 		machine:  twophase.New(self, twophase.Limits{AskAfter: askAfter}),
 		prepared: map[twophase.ID]*prepared{}, waiting: map[twophase.ID]chan bool{}, origins: map[twophase.ID]origin{},
-		steps: &sync.WaitGroup{},
+		steps: &sync.WaitGroup{}, turn: make(turn, 1),
 	}
 }
+
+// turn is a mutex that a goroutine may hold while it is held up.
+type turn chan struct{}
+
+func (t turn) take() { t <- struct{}{} }
+
+func (t turn) tryTake() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turn) end() { <-t }
 
 // batch performs the effects of machines and delivers their messages. It is for
 // one goroutine. After reset it can be reused, with its memory.
@@ -71,7 +88,7 @@ func (b *batch) reset() {
 // rests on no record that comes after the end of the log.
 func (b *batch) step(p *partition, fn func(*twophase.Machine)) {
 	if b.driver.durable != nil {
-		p.protocol.turn.Lock()
+		p.protocol.turn.take()
 	}
 	b.stepInTurn(p, fn)
 }
@@ -104,11 +121,12 @@ func (b *batch) stepInTurn(p *partition, fn func(*twophase.Machine)) {
 	to := len(b.effects)
 	for i := from; i < to; i++ {
 		if b.effects[i].records() {
+			stall.Here()
 			b.record(p, b.effects[i])
 		}
 	}
 	if b.driver.durable != nil {
-		p.protocol.turn.Unlock()
+		p.protocol.turn.end()
 	}
 	for i := from; i < to; i++ {
 		if !b.effects[i].records() {

@@ -23,6 +23,7 @@ var layers = map[string]int{
 	"internal/history":    0,
 	"internal/clock":      0,
 	"internal/placement":  0,
+	"internal/stall":      0,
 	"internal/keysets":    0,
 	"internal/testaddr":   0,
 	"internal/testseed":   0,

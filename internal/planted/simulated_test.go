@@ -58,6 +58,10 @@ var simulated = []struct {
 	{"LostVersionsLeaveTheFloor", 500, wrong, "disk"},
 	{"LateAfterAllTicks", 500, "after that tick was closed", "disk"},
 	{"TooOldIsCut", 600, "the feed has ended: txn: changes too old", "disk"},
+	{"OneSidedWithoutProofs", 300, wrong, "writers"},
+	{"LeafProofsUnchecked", 100, wrong, "writers"},
+	{"ProceduresTrustThePartition", 3000, wrong, "writers"},
+	{"NextStepBeforeTheRecord", 500, "stays unknown|every key|" + wrong, "disk"},
 	{"IgnoreChecksum", 1500, wrong + "|row of key [0-9]+ says", "storm:words in any order"},
 }
 

@@ -196,8 +196,8 @@ var twophaseBugs = []bug{
 		name: "NextStepBeforeTheRecord", why: "a partition answers messages by what a step has decided and the log does not have yet",
 		edits: []edit{{
 			file: "server/effects.go",
-			old:  "	for i := from; i < to; i++ {\n		if b.effects[i].records() {\n			b.record(p, b.effects[i])\n		}\n	}\n	if b.driver.durable != nil {\n		p.protocol.turn.Unlock()\n	}\n",
-			new:  "	if b.driver.durable != nil {\n		p.protocol.turn.Unlock()\n	}\n	for i := from; i < to; i++ {\n		if b.effects[i].records() {\n			b.record(p, b.effects[i])\n		}\n	}\n",
+			old:  "	for i := from; i < to; i++ {\n		if b.effects[i].records() {\n			stall.Here()\n			b.record(p, b.effects[i])\n		}\n	}\n	if b.driver.durable != nil {\n		p.protocol.turn.end()\n	}\n",
+			new:  "	if b.driver.durable != nil {\n		p.protocol.turn.end()\n	}\n	for i := from; i < to; i++ {\n		if b.effects[i].records() {\n			stall.Here()\n			b.record(p, b.effects[i])\n		}\n	}\n",
 		}},
 		caught: []test{{"server", "TestMessagesWaitForRecords", "before the decision"}},
 	},

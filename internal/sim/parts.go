@@ -61,6 +61,7 @@ func (s *swarm) leaveOut(w *World) {
 		{"slow events", s.slow > 0, func() { s.slow = 0 }},
 		{"late READs", s.late > 0, func() { s.late = 0 }},
 		{"pauses in memory", s.pauses > 0, func() { s.pauses = 0 }},
+		{"goroutines held up", s.stalls > 0, func() { s.stalls = 0 }},
 		{"pauses at locks", s.locks > 0, func() { s.locks = 0 }},
 		{"clocks ahead", s.skew > 0, func() { s.skew = 0 }},
 		{"rates of clocks", w.clocks.rates, func() { w.clocks.rates = false }},

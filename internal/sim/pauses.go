@@ -3,6 +3,7 @@ package sim
 import (
 	"math"
 	"runtime"
+	"time"
 
 	"drtmx/internal/rng"
 )
@@ -23,11 +24,35 @@ func newPauses(s *rng.Stream, share float64) pauses { return pauses{share: share
 //
 //go:norace
 func (p *pauses) pause() {
+	if p.due() {
+		runtime.Gosched()
+	}
+}
+
+// stall is called where a goroutine may be held up for some time.
+//
+//go:norace
+func (p *pauses) stall() {
+	if p.due() {
+		time.Sleep(stallMin << (p.state >> 40 % stallDoublings))
+	}
+}
+
+// A goroutine is held up for the shorter times as often as for the longer ones.
+const (
+	stallMin       = 20 * time.Microsecond
+	stallDoublings = 11
+)
+
+// due reports whether this is the moment of a pause.
+//
+//go:norace
+func (p *pauses) due() bool {
 	if p.share == 0 {
-		return
+		return false
 	}
 	if p.until--; p.until > 0 {
-		return
+		return false
 	}
 	p.state += 0x9e3779b97f4a7c15 // splitmix64
 	x := p.state
@@ -35,5 +60,5 @@ func (p *pauses) pause() {
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	x ^= x >> 31
 	p.until = 1 + int(math.Log(1-float64(x>>11)/(1<<53))/math.Log1p(-p.share))
-	runtime.Gosched()
+	return true
 }

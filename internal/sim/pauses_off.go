@@ -2,4 +2,4 @@
 
 package sim
 
-func pauseAt(_, _ func()) {}
+func pauseAt(_, _, _ func()) {}

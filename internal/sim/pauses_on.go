@@ -8,6 +8,7 @@ import (
 	_ "unsafe" // for linkname
 
 	"drtmx/internal/mem"
+	"drtmx/internal/stall"
 )
 
 // locking is called before a mutex is taken, with the address of the code that takes
@@ -16,11 +17,12 @@ import (
 //go:linkname locking runtime.simLocking
 var locking func(pc uintptr)
 
-// pauseAt calls a function before each access to registered memory, and one before
-// each mutex that the engine takes. Libraries take some once in the life of a process,
-// so what they take must not count.
-func pauseAt(access, lock func()) {
+// pauseAt calls a function before each access to registered memory, one before each
+// mutex that the engine takes, and one where a goroutine may be held up. Libraries take
+// some mutexes once in the life of a process, so what they take must not count.
+func pauseAt(access, lock, stalled func()) {
 	mem.Simulate(access)
+	stall.Simulate(stalled)
 	k := &callers{}
 	locking = func(pc uintptr) {
 		if k.isEngine(pc) {

@@ -47,6 +47,7 @@ type World struct {
 	clocks *processes
 	memory pauses // before accesses to registered memory
 	locks  pauses // before mutexes are taken
+	stalls pauses // where goroutines may be held up
 	parts  parts
 }
 
@@ -64,6 +65,7 @@ type swarm struct {
 	link, disk, sync, slow float64
 	late                   float64 // share of READs that are performed in Wait
 	pauses, locks          float64 // shares of accesses to memory and of mutexes before which others may run
+	stalls                 float64 // share of places at which a goroutine is held up
 	skew                   time.Duration
 }
 
@@ -84,14 +86,16 @@ func New(seed uint64, o Options) *World {
 		link: factor(), disk: factor(), sync: factor(), slow: slowShare * factor(), late: s.Float64(),
 		skew: []time.Duration{0, 0, 30 * time.Millisecond, 500 * time.Millisecond}[s.Intn(4)],
 	}
-	memory, locks := rng.New(seed).Split("pauses"), rng.New(seed).Split("locks")
+	memory, locks, stalls := rng.New(seed).Split("pauses"), rng.New(seed).Split("locks"), rng.New(seed).Split("stalls")
+	w.swarm.stalls = []float64{0, 0, 0.005, 0.03, 0.2}[stalls.Intn(5)]
 	w.swarm.pauses = []float64{0, 0, 0.0005, 0.005, 0.05}[memory.Intn(5)]
 	w.swarm.locks = []float64{0, 0, 0.001, 0.01, 0.1}[locks.Intn(5)]
 	w.clocks = newProcesses(rng.New(seed).Split("clocks"))
 	w.swarm.leaveOut(w)
 	if o.Order > 0 {
-		w.rng, memory, locks = w.rng.SplitN(o.Order), memory.SplitN(o.Order), locks.SplitN(o.Order)
+		w.rng, memory, locks, stalls = w.rng.SplitN(o.Order), memory.SplitN(o.Order), locks.SplitN(o.Order), stalls.SplitN(o.Order)
 	}
+	w.stalls = newPauses(stalls, w.swarm.stalls)
 	w.memory, w.locks = newPauses(memory, w.swarm.pauses), newPauses(locks, w.swarm.locks)
 	newest.Store(w)
 	return w
@@ -119,6 +123,10 @@ func Start() {
 	}, func() {
 		if w := newest.Load(); w != nil {
 			w.locks.pause()
+		}
+	}, func() {
+		if w := newest.Load(); w != nil {
+			w.stalls.stall()
 		}
 	})
 }

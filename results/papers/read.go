@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"drtmx/results/figures"
 )
@@ -89,6 +90,9 @@ func benchmarked(out []byte) (values, error) {
 // of returns a ratio in each repetition, and how it is printed.
 func (v values) of(r *ratio) ([]float64, error) {
 	num, den := v[r.num], v[r.den]
+	if r.den == "" {
+		den = slices.Repeat([]float64{1}, len(num))
+	}
 	n := min(len(num), len(den))
 	if n == 0 {
 		return nil, fmt.Errorf("no %q and %q in the report", r.num, r.den)
