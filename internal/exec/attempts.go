@@ -99,7 +99,8 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 				s.stats.Commits++
 				return nil
 			}
-			if s.mayRefresh(ctx, err) {
+			again := false
+			if again, err = s.mayRefresh(ctx, err); again {
 				continue
 			}
 			return late(ctx, err, n, last)

@@ -64,16 +64,21 @@ func (n *network) refresh(ctx context.Context) (newer bool, err error) {
 var errNoRanges = fmt.Errorf("%w: scan of a hash index", tables.ErrSchema)
 
 // mayRefresh fetches the present version of the catalogue if err may be due to an
-// older one. It reports whether another attempt may succeed.
-func (s *Session) mayRefresh(ctx context.Context, err error) bool {
+// older one. It reports whether another attempt may succeed; else it returns the error of
+// the transaction, which is that of the fetch if that has failed: nothing then says that
+// the present version lacks what the attempt lacked.
+func (s *Session) mayRefresh(ctx context.Context, err error) (again bool, _ error) {
 	if !errors.Is(err, tables.ErrCatalog) && !errors.Is(err, errNoRanges) || ctx.Err() != nil {
-		return false
+		return false, err
 	}
 	if s.db.Catalog().Version() > s.txn.catalog.Version() { // it came with an answer to the attempt
-		return true
+		return true, nil
 	}
-	newer, err := s.net.refresh(ctx)
-	return newer && err == nil
+	newer, rerr := s.net.refresh(ctx)
+	if rerr != nil {
+		return false, rerr
+	}
+	return newer, err
 }
 
 // Refresh fetches the present version of the catalogue.
