@@ -254,6 +254,104 @@ func useNotes(t *testing.T, db *txn.DB, from uint64) {
 	}
 }
 
+// refusedFabric is a fabric over which, while cut is set, nobody is dialled or called.
+type refusedFabric struct {
+	rdma.Provider
+	cut atomic.Bool
+}
+
+func (f *refusedFabric) off() error {
+	if f.cut.Load() {
+		return fmt.Errorf("%w: cut off", rdma.ErrPeerDown)
+	}
+	return nil
+}
+
+func (f *refusedFabric) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	if err := f.off(); err != nil {
+		return nil, err
+	}
+	c, err := f.Provider.Dial(ctx, addr)
+	return &refusedConn{c, f}, err
+}
+
+type refusedConn struct {
+	rdma.Conn
+	f *refusedFabric
+}
+
+func (c *refusedConn) StartCall(ctx context.Context, req []byte) error {
+	if err := c.f.off(); err != nil {
+		_ = c.Conn.Close()
+		return err
+	}
+	return c.Conn.StartCall(ctx, req)
+}
+
+// TestUnprovenCatalog: an attempt that lacks a table, or ranges of one, in the catalogue that
+// its DB has, says so only if the data servers' present catalogue lacks it, too. If that cannot
+// be asked, the error is that nobody answers.
+func TestUnprovenCatalog(t *testing.T) {
+	t.Parallel()
+	net := inproc.New(inproc.Options{})
+	h := &refusedFabric{Provider: net.As(rdma.Identity{Role: rdma.RoleWriter, Name: "cut off"})}
+	r := startAltered(t, roleFabric{
+		server: net.As(rdma.Identity{Role: rdma.RoleServer}), addrs: []string{"a", "b"},
+		as: func(_ testing.TB, who rdma.Identity) rdma.Provider {
+			if who.Role == rdma.RoleWriter {
+				return h
+			}
+			return net.As(who)
+		},
+	}, 1<<26, 1<<26)
+	changer := r.open(t, rdma.RoleLoader, txn.Config{})
+	plain, err := changer.AddTable(t.Context(), tables.Def{
+		Name: "plain", Primary: tables.Hash, Partition: tables.Partitioning{Kind: tables.ByHash},
+		Columns: []tables.Column{{Name: "n", Type: tables.Int64, Size: 8}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := r.open(t, rdma.RoleWriter, txn.Config{Retry: txn.Retry{Patience: time.Millisecond}})
+	if _, err := changer.AddTable(t.Context(), notes); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := changer.SetTwin(t.Context(), "plain", tables.TwinLocal); err != nil {
+		t.Fatal(err)
+	}
+	lacking := map[string]struct {
+		body   func(*txn.Txn) error
+		proven error // of the catalogue that the DB has
+	}{
+		"a table": {func(x *txn.Txn) error {
+			if err := notes.Get(x, &note{ID: 1}); !errors.Is(err, txn.ErrNotFound) {
+				return err
+			}
+			return nil
+		}, tables.ErrCatalog},
+		"ranges": {func(x *txn.Txn) error {
+			for _, err := range x.Scan(plain.Primary(), tables.First, tables.Last) {
+				return err
+			}
+			return nil
+		}, tables.ErrSchema},
+	}
+	h.cut.Store(true)
+	for what, l := range lacking {
+		for how, run := range map[string]func(context.Context, func(*txn.Txn) error) error{"View": old.View, "Update": old.Update} {
+			if err := run(t.Context(), l.body); !errors.Is(err, txn.ErrUnavailable) || errors.Is(err, l.proven) {
+				t.Errorf("%s of %s with nobody to ask: %v", how, what, err)
+			}
+		}
+	}
+	h.cut.Store(false)
+	for what, l := range lacking {
+		if err := old.View(t.Context(), l.body); err != nil {
+			t.Errorf("%s, with servers to ask: %v", what, err)
+		}
+	}
+}
+
 // TestAddTable adds a table beside a mix of reads and writes. Clients that knew
 // the catalogue before go on; they and new ones use the table, in every way.
 func TestAddTable(t *testing.T) {
