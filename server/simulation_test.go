@@ -83,7 +83,7 @@ func TestSimulation(t *testing.T) {
 func checkKind(t *testing.T, kind string) {
 	t.Helper()
 	name, only, storms := strings.Cut(kind, ":")
-	kinds := []string{"", "memory", "writers", "bins", "faults", "disk", "hosts", "storm", "tpcc", "bank", "queue", "lost"}
+	kinds := []string{"", "memory", "writers", "bins", "twins", "faults", "disk", "hosts", "storm", "tpcc", "bank", "queue", "lost"}
 	if !slices.Contains(kinds, name) || storms && (name != "storm" || len(stormsOf(only)) == 0) {
 		t.Fatalf("DRTMX_SIM_KIND=%q, want one of %s, or storm: and a part of a storm's name", kind, strings.Join(kinds[1:], ", "))
 	}
@@ -233,6 +233,10 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		r.l.bins(bins)
 		r.quiet = bins.Bool(0.4)
 		r.u.slots = max(slots, 4) // so that arrays merge often
+	case "twins":
+		twins := rng.New(seed).Split("twins")
+		r.l.twins(twins)
+		r.quiet = twins.Bool(0.4)
 	}
 	if r.quiet {
 		r.u.servers, r.u.partitions = 2, 2
@@ -300,6 +304,14 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 func (r *simulation) drawWriters(s *rng.Stream) (quiet bool) {
 	r.l.writers(s)
 	return s.Bool(0.4)
+}
+
+// twins makes it a load of a hash index with an ordered twin, whose keys come and go.
+func (l *load) twins(s *rng.Stream) {
+	l.Twin = []tables.Twin{tables.TwinLocal, tables.TwinSync, tables.TwinNext, tables.TwinNext}[s.Intn(4)]
+	l.Rebuild = s.Bool(0.5)
+	l.Keys += s.Intn(100)
+	l.Scans, l.Deletes = max(l.Scans, 0.2*s.Float64()), max(l.Deletes, 0.2*s.Float64())
 }
 
 // onDisks makes the servers durable.

@@ -39,8 +39,8 @@ func TestReports(t *testing.T) {
 	if err != nil || v["drtmx tps"][0] != 4 {
 		t.Errorf("%v, %v", v, err)
 	}
-	v, err = benchmarked([]byte("BenchmarkEngines/xstore/get=server-2   100   12.5 ns/op   2.00 rounds/op\n"))
-	if err != nil || v["xstore/get=server ns/op"][0] != 12.5 {
+	v, err = benchmarked([]byte("BenchmarkEngines/xstore/get=server-2   100   12.5 ns/op   2.00 rounds/op\nBenchmarkExpansion-2   20   9 ns/op\n"))
+	if err != nil || v["xstore/get=server ns/op"][0] != 12.5 || v["Expansion ns/op"][0] != 9 {
 		t.Errorf("%v, %v", v, err)
 	}
 }

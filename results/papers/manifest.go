@@ -106,16 +106,26 @@ func b(what, pkg, pattern string, ratios []ratio, more ...string) run {
 	return run{what: what, args: append(args, pkg), read: benchmarked, ratios: ratios}
 }
 
-// predicted is the time and memory of predictions of leaves, beside the inner nodes of the same tree.
-func predicted(what, keys string) run {
-	at := func(metric string) string { return keys + "/rmi " + metric }
-	r := b(what, "./index/learned/read", "Predict", []ratio{
-		{"inner nodes ÷ models, time to find a leaf", at("ns/descend"), at("ns/predict"), "6.1"},
-		{"translation tables, % of the bytes of inner nodes", at("TT-%inner"), "", "15"},
-		{"models, % of the bytes of inner nodes", at("models-%inner"), "", "1"},
-	}, "-benchtime", "20x")
+// predictions compares predictions of leaves with the inner nodes of the same tree: time and bytes,
+// for keys of several distributions, which one run of the benchmark measures.
+func predictions(ratios func(keys string) []ratio, keys ...string) run {
+	var all []ratio
+	for _, k := range keys {
+		all = append(all, ratios(k)...)
+	}
+	r := b("1,000,000 keys", "./index/learned/read", "Predict", all, "-benchtime", "20x")
 	r.args = append([]string{"env", "LEARNED_KEYS=1000000"}, r.args...)
 	return r
+}
+
+// predicted are the ratios of predictions of one distribution.
+func predicted(keys string) []ratio {
+	at := func(metric string) string { return keys + "/rmi " + metric }
+	return []ratio{
+		{keys + " keys, inner nodes ÷ models, time to find a leaf", at("ns/descend"), at("ns/predict"), "6.1"},
+		{keys + " keys, translation tables, % of the bytes of inner nodes", at("TT-%inner"), "", "15"},
+		{keys + " keys, models, % of the bytes of inner nodes", at("models-%inner"), "", "1"},
+	}
 }
 
 // inserts makes a workload one of inserts alone.
@@ -134,6 +144,13 @@ func hotspot(share string, at float64, engines string, ratios []ratio) run {
 	r := y("updates of "+share+" of the records", "a", engines, ratios, "-p", "readproportion=0", "-p", "updateproportion=1", "-p", "requestdistribution=hotspot",
 		"-p", "hotspotdatafraction="+share, "-p", "hotspotopnfraction=0.99")
 	r.at = at
+	return r
+}
+
+// rowsOf is YCSB C with rows of one field, apart from leaves and in them.
+func rowsOf(bytes int) run {
+	r := y(fmt.Sprintf("C, rows of %d bytes", bytes), "c", "xstore,rolex", []ratio{rate("xstore", "rolex", "")}, "-p", "fieldcount=1", "-p", fmt.Sprintf("fieldlength=%d", bytes))
+	r.at = float64(bytes)
 	return r
 }
 
@@ -172,7 +189,7 @@ var manifest = []figure{
 	{
 		paper: "XStore", name: "12, 15a", slow: true,
 		says: "a lookup takes 0.35 µs by models, 2.14 by inner nodes; of the bytes of inner nodes tables take 15 %, models 1 %",
-		runs: []run{predicted("1,000,000 evenly drawn keys", "uniform"), predicted("1,000,000 clustered keys", "clustered")},
+		runs: []run{predictions(predicted, "uniform", "clustered")},
 	},
 	{
 		paper: "XStore", name: "13a", says: "a mix of 57 % reads, 41 % updates and 2 % inserts, rows of 64 bytes: 1.4 to 1.6 times others",
@@ -192,7 +209,50 @@ var manifest = []figure{
 			quickly: []string{"--repeat", "1", "--duration", "1s", "--warehouses", "2", "--servers", "2"},
 		}},
 	},
-	{paper: "XStore", name: "13b", says: "two NICs 1.97, three 2.81", missing: "a modelled machine has one NIC"},
+	{
+		paper: "XStore", name: "13b", says: "two NICs 1.97, three 2.81 times one, with evenly chosen keys", slow: true,
+		runs: []run{y("C, 192 clients, evenly chosen", "c", "xstore+servers=2,xstore+servers=3,xstore",
+			[]ratio{rateAt("xstore+servers=2", "xstore", 192, "1.97"), rateAt("xstore+servers=3", "xstore", 192, "2.81")},
+			"--clients", "192", "-p", "requestdistribution=uniform", "--node", "dilation=1500")},
+	},
+	{
+		paper: "XStore", name: "14a", says: "a sub-model of 200 keys is trained in 8 µs", slow: true,
+		runs: []run{b("200 evenly drawn keys", "./index/learned/model", "Retrain200", []ratio{
+			{"ns for a sub-model, as the paper's models", "rmi ns/op", "", "8000"}, {"ns for a sub-model, as the default's", "plr ns/op", "", ""},
+		}, "-benchtime", "20000x")},
+	},
+	{paper: "XStore", name: "14b", says: "at most inserts one thread that trains costs reads 40 %, two cost 13 %", missing: "the model of machines leaves training out, and this machine has two cores for everything"},
+	{
+		paper: "XStore", name: "14c", says: "an expansion of all models takes 4 s; 2 s later the throughput is back", slow: true,
+		runs: []run{b("lookups by one client in one process", "./index/learned/read", "Expansion", []ratio{
+			{"rate while all models are trained again and again ÷ the rate before", "Expansion rate-during/before", "", ""},
+		}, "-benchtime", "20x")},
+		differs: "The driver gives training at most a fifth of a core.",
+	},
+	{
+		paper: "XStore", name: "15d-e", says: "OSM takes 20 M sub-models, where evenly drawn keys take 0.5 M; the latency at a low load stays", slow: true,
+		runs: []run{
+			predictions(func(keys string) []ratio {
+				return []ratio{{keys + " keys in the first leaf, %", keys + "/rmi first-leaf-%", "", ""}}
+			}, "uniform", "lognormal", "clustered"),
+			y("C, one client: close keys and spread ones", "c", "xstore+keys=number,xstore",
+				[]ratio{latency("READ", "xstore+keys=number", "xstore", 1, "1")}, "--clients", "1"),
+		},
+		differs: "A sub-model has the same number of leaves whatever its keys; its tables correct what lines miss.",
+	},
+	{paper: "XStore", name: "Table 3", says: "with a log A has 76 %, C all of the throughput", missing: "logs are written to real disks, and are compared in durability.md"},
+	{
+		paper: "XStore", name: "16a", says: "values apart from leaves cost 8 to 43 %, the less the larger they are", x: "bytes of a row",
+		runs:    []run{rowsOf(8), rowsOf(64), rowsOf(1000)},
+		differs: "Rows are always apart from the leaves of xstore; those of rolex have them, and lookups READ a whole leaf.",
+	},
+	{
+		paper: "ROLEX", name: "1, 2", says: "with one core at the data servers learned models win reads, and writes by RPC lose to one-sided ones",
+		runs: []run{
+			y("C", "c", "rolex,rpc,xstore", []ratio{rate("rolex", "rpc", "above 1"), rate("rolex", "xstore", "")}),
+			y("updates", "a", "rolex,rpc", []ratio{rate("rolex", "rpc", "above 1")}, "-p", "readproportion=0", "-p", "updateproportion=1"),
+		},
+	},
 	{
 		paper: "ROLEX", name: "14", says: "A 1.3, D 1.5 times XStore-D",
 		runs: []run{
@@ -214,6 +274,13 @@ var manifest = []figure{
 		},
 	},
 	{
+		paper: "ROLEX", name: "17", says: "reads above XStore-D's with every distribution of keys", slow: true,
+		runs: []run{
+			y("C, close keys", "c", "rolex,xstore", []ratio{rate("rolex", "xstore", "above 1")}, "-p", "drtmx.keys=number"),
+			y("C, spread keys", "c", "rolex,xstore", []ratio{rate("rolex", "xstore", "above 1")}),
+		},
+	},
+	{
 		paper: "ROLEX", name: "18", says: "writes of a few hot records collapse", x: "share of hot records, as 10^-x", slow: true,
 		runs: []run{
 			hotspot("0.0001", 4, "rolex,xstore", []ratio{rate("rolex", "xstore", "")}), hotspot("0.01", 2, "rolex,xstore", []ratio{rate("rolex", "xstore", "")}),
@@ -227,7 +294,33 @@ var manifest = []figure{
 			cores(16, "rolex,xstore", []ratio{rate("rolex", "xstore", "above 1")}),
 		},
 	},
+	{paper: "ROLEX", name: "20, 21a", says: "the bytes of an operation rise with the size of leaves and with the error of models", missing: "leaves have 16 slots, and readers take the leaf that a table names, whatever the error of its line"},
+	{
+		paper: "ROLEX", name: "21b, 23", says: "a key is trained in 280 ns, and trained again in 190", slow: true,
+		runs: []run{{
+			what: "1,000,000 keys", read: benchmarked,
+			args: []string{"env", "XMODEL_KEYS=1000000", "go", "test", "-run", "^$", "-bench", "Train$", "-benchtime", "3x", "-timeout", "30m", "./index/learned/model"},
+			ratios: []ratio{
+				{"ns for an evenly drawn key", "uniform/plr ns/key", "", "280"}, {"ns for a clustered key", "clustered/plr ns/key", "", "280"},
+			},
+		}},
+		differs: "Training again is the same work for one sub-model: nothing of the old model is used.",
+	},
+	{
+		paper: "ROLEX", name: "24, Table 1", says: "models have 1.6 % of the bytes of leaf tables", slow: true,
+		runs: []run{predictions(func(keys string) []ratio {
+			return []ratio{{keys + " keys, bytes of models ÷ of translation tables", keys + "/plr models-%inner", keys + "/plr TT-%inner", "0.016"}}
+		}, "uniform", "lognormal")},
+	},
 	{paper: "ROLEX", name: "22", says: "coroutines 2.3 times, best with 8", missing: "a session batches the reads of a transaction instead; operations of several sessions share no thread"},
+	{
+		paper: "HStore", name: "2a", says: "a lookup by READs takes 3 to 10 accesses of a sorted index, about one of a hash index",
+		runs: []run{y("C, one client that caches nothing", "c", "xstore+cache=tree=1,hash+locationcache=-1", []ratio{
+			{"rounds of a lookup in a tree, its row and its proof among them", "xstore+cache=tree=1@1 READ rounds", "", ""},
+			{"rounds of a lookup in a hash index, likewise", "hash+locationcache=-1@1 READ rounds", "", ""},
+			{"tree ÷ hash, rounds", "xstore+cache=tree=1@1 READ rounds", "hash+locationcache=-1@1 READ rounds", "3 to 10"},
+		}, "--clients", "1")},
+	},
 	{
 		paper: "HStore", name: "2b", says: "lookups by RPC in a sorted index take three times as long as in a hash index",
 		runs: []run{y("C, 32 clients", "c", "rpc,hash", []ratio{latency("READ", "rpc", "hash", 32, "3")}, "--clients", "32")},
@@ -245,13 +338,34 @@ var manifest = []figure{
 		runs: []run{y("C, two data servers", "c", "hstore,xstore", []ratio{rate("hstore", "xstore", "1.37 to 1.55")}, "-p", "drtmx.servers=2")},
 	},
 	{
-		paper: "HStore", name: "11", says: "the list is built again in 1.7 times the time of the hash index", slow: true,
+		paper: "HStore", name: "11a", says: "the list is built again in 1.7 times the time of the hash index", slow: true,
 		runs: []run{b("200,000 rows, two data servers in one process", "./server", "Twins", []ratio{
-			{"a local twin built beside writers ÷ the rows loaded", "build=local ns/row", "load=none ns/row", "1.7"},
-			{"a twin of the next partition ÷ the rows loaded", "build=next ns/row", "load=none ns/row", ""},
+			{"a local twin built ÷ the rows loaded", "build=local ns/row", "load=none ns/row", "1.7"},
+			{"a twin of the next partition built ÷ the rows loaded", "build=next ns/row", "load=none ns/row", ""},
 			{"rows and local twin loaded ÷ the rows loaded", "load=local ns/row", "load=none ns/row", "2.6"},
 		}, "-benchtime", "3x")},
 		differs: "The twin is built by transactions of 64 keys, so that others may write meanwhile; the paper blocks them. A hash index is not built from its twin: it cannot be lost alone.",
+	},
+	{
+		paper: "HStore", name: "11b-c", says: "without its hash index a server has 8 to 46 % less throughput",
+		runs: []run{
+			y("inserts, without a twin and with one, two data servers", "d", "hash,hstore", []ratio{rate("hash", "hstore", "")}, append(inserts, "-p", "drtmx.servers=2")...),
+			y("C, without a twin and with one, two data servers", "c", "hash,hstore", []ratio{rate("hash", "hstore", "")}, "-p", "drtmx.servers=2"),
+		},
+		differs: "A hash index cannot be lost alone, for the rows are with it. What can be missing is the twin: writes are cheaper then, and ranges are refused.",
+	},
+	{paper: "HStore", name: "9", says: "half to two thirds of a write are spent in queues, a quarter in shipping", missing: "nothing times the phases of an operation"},
+	{
+		paper: "FineStore", name: "3, Table 2", says: "a bound of 4 keys instead of 128 takes over 100 times the models", slow: true,
+		runs: []run{{
+			what: "1,000,000 keys", read: benchmarked,
+			args: []string{"env", "XMODEL_KEYS=1000000", "go", "test", "-run", "^$", "-bench", "ErrorBound", "-benchtime", "1x", "-timeout", "30m", "./index/learned/model"},
+			ratios: []ratio{
+				{"lognormal keys, lines with errors up to 1 leaf ÷ 16 leaves", "lognormal/leaves=1 lines", "lognormal/leaves=16 lines", ""},
+				{"clustered keys, lines with errors up to 1 leaf ÷ 16 leaves", "clustered/leaves=1 lines", "clustered/leaves=16 lines", ""},
+			},
+		}},
+		differs: "Errors are counted in leaves, of about ten keys each. Sub-models have one line at least.",
 	},
 	{
 		paper: "FineStore", name: "17", says: "C 2.4 times, writes up to 1.7 times the trees of others",
@@ -282,5 +396,25 @@ var manifest = []figure{
 		}, "-benchtime", "200000x")},
 		differs: "There is no index with one buffer here; the rival is XStore's tree.",
 	},
+	{
+		paper: "FineStore", name: "10", says: "the most inserts and lookups with every distribution of keys", slow: true,
+		runs: []run{
+			y("inserts, close keys", "d", "finestore,xstore", []ratio{rate("finestore", "xstore", "above 1")}, append(inserts, "-p", "drtmx.keys=number")...),
+			y("C, close keys", "c", "finestore,xstore", []ratio{rate("finestore", "xstore", "above 1")}, "-p", "drtmx.keys=number"),
+		},
+	},
+	{
+		paper: "FineStore", name: "11", says: "with small hot spots FineStore and XIndex are slow", slow: true,
+		runs: []run{y("lookups of 0.01 of the records", "c", "finestore,xstore", []ratio{rate("finestore", "xstore", "")},
+			"-p", "requestdistribution=hotspot", "-p", "hotspotdatafraction=0.01", "-p", "hotspotopnfraction=0.99")},
+		differs: "Lookups alone: inserts of YCSB have no hot spot.",
+	},
+	{paper: "FineStore", name: "13, 14", says: "it stays first with every share of reads; models are trained up to 8.9 times as fast as those of rivals", missing: "shares of reads are figures 17 to 19; all engines here train the same models, so that there are no two ways to compare"},
+	{
+		paper: "FineStore", name: "15, 16", says: "models have up to two orders of magnitude fewer bytes than inner nodes",
+		runs:    []run{y("C", "c", "finestore,fullcache", []ratio{{"bytes that clients keep, fullcache ÷ finestore", "fullcache@64 cached", "finestore@64 cached", "≤ 100"}})},
+		differs: "Models and tables are counted, as readers keep both.",
+	},
+	{paper: "FineStore", name: "21", says: "writes with an address beat those of clients alone and of servers alone", missing: "every write carries the address that its client has read, and there is no engine that leaves it out"},
 	{paper: "FineStore", name: "20", says: "a barrier of read-copy-update beats remote locks", missing: "merges are made in place, so there is no barrier: docs/finestore.md"},
 }

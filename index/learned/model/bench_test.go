@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -191,6 +192,30 @@ func BenchmarkTrain(b *testing.B) {
 				})
 			}
 		})
+	}
+}
+
+// BenchmarkErrorBound counts the lines that a bound of their errors takes: no tighter bound is
+// tried, and as many lines are allowed as there are leaves.
+func BenchmarkErrorBound(b *testing.B) {
+	for _, d := range keysets.All {
+		l, _ := benchLeaves(b, d.Name)
+		for _, leaves := range []int{1, 4, 16, 64} {
+			b.Run(fmt.Sprintf("%s/leaves=%d", d.Name, leaves), func(b *testing.B) {
+				var m *Model
+				var err error
+				for b.Loop() {
+					if m, _, err = build(Options{Family: PLR, ErrorLeaves: leaves, WrongShare: 1, LeavesPerSegment: 1}, l, 512); err != nil {
+						b.Fatal(err)
+					}
+				}
+				lines := 0
+				for i := range m.Len() {
+					lines += m.SubModel(i).Segments()
+				}
+				b.ReportMetric(float64(lines), "lines")
+			})
+		}
 	}
 }
 

@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) (err error) {
 	f := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	f.Var(&o.seeds, "seeds", "`seeds`, as 17, 1-2000, or 1- with -time")
 	f.StringVar(&o.kept, "kept", "", "simulate the cases of this `file` first")
-	f.StringVar(&o.kind, "kind", "", "`kind` of cluster: memory, faults, disk, hosts, storm, tpcc, bank, queue or lost; drawn if empty")
+	f.StringVar(&o.kind, "kind", "", "`kind` of cluster: memory, writers, bins, twins, faults, disk, hosts, storm, tpcc, bank, queue or lost; drawn if empty")
 	f.Uint64Var(&o.order, "order", 0, "other delays for the same cases")
 	f.StringVar(&o.without, "without", "", "`parts` of the cases to leave out, separated by commas")
 	f.IntVar(&o.replay, "replay", 10, "run every `n`-th seed again, in a process of its own, and compare; 0: none")
