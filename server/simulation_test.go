@@ -28,6 +28,7 @@ import (
 	"drtmx/internal/vfstest"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
