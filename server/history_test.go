@@ -354,10 +354,21 @@ func (x *cluster) rebuildTwin(l *load, done <-chan struct{}) error {
 		}
 	}
 	set := func(twin tables.Twin) error {
-		return retryUnavailable(func() error {
-			_, err := db.SetTwin(context.Background(), x.s.tab[inHash].Name(), twin)
-			return err
-		})
+		for {
+			over := false // whether the clients were, before: nothing is in the way of what comes after
+			select {
+			case <-done:
+				over = true
+			default: // servers may be cut off from each other for longer than any patience
+			}
+			err := retryUnavailable(func() error {
+				_, err := db.SetTwin(context.Background(), x.s.tab[inHash].Name(), twin)
+				return err
+			})
+			if over || !errors.Is(err, txn.ErrUnavailable) && !errors.Is(err, txn.ErrConflict) {
+				return err
+			}
+		}
 	}
 	for n := 0; n < 3 && rest(); n++ {
 		if err := set(""); err != nil {
