@@ -50,6 +50,7 @@ func (p *page) run(ctx context.Context, pattern *regexp.Regexp) error {
 	if err := p.load(); err != nil {
 		return err
 	}
+	p.commit = revision(ctx) // before the page is written, which would be a change
 	if out, err := exec.CommandContext(ctx, "make", "-s", "build").CombinedOutput(); err != nil {
 		return fmt.Errorf("make build: %w\n%s", err, out)
 	}
@@ -99,7 +100,7 @@ func (p *page) measure(ctx context.Context, r *run) (m measured, err error) {
 	if err != nil {
 		return m, err
 	}
-	m = measured{Commit: revision(ctx), Date: time.Now().UTC().Format(time.DateOnly), Quick: p.quick, Ratios: map[string][]float64{}}
+	m = measured{Commit: p.commit, Date: time.Now().UTC().Format(time.DateOnly), Quick: p.quick, Ratios: map[string][]float64{}}
 	for i := range r.ratios {
 		if m.Ratios[r.ratios[i].name], err = v.of(&r.ratios[i]); err != nil {
 			return m, err

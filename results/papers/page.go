@@ -26,6 +26,7 @@ const (
 type page struct {
 	quick   bool
 	started time.Time
+	commit  string
 	rows    map[string]row     // of this run and of earlier ones, by title
 	points  map[string]measure // of this run, for curves
 }
