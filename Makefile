@@ -98,9 +98,11 @@ sim:
 sim-planted:
 	DRTMX_PLANTED_SIM='$(BUGS)' $(GO) test -count 1 -v -run TestSimulatorFindsBugs -timeout 0 ./internal/planted
 
-# How many seeds find each planted bug: results/planted.md. Goes on where it ended.
+# How many seeds find each planted bug: results/planted.md. Goes on where it ended. BUGS chooses some
+# of them, KIND a kind of cluster.
 sim-survey:
-	DRTMX_PLANTED_TABLE=$(CURDIR)/results/planted.md $(GO) test -count 1 -v -run TestSurvey -timeout 0 ./internal/planted
+	DRTMX_PLANTED_TABLE=$(CURDIR)/results/planted.md DRTMX_PLANTED_SIM='$(BUGS)' DRTMX_PLANTED_KIND='$(KIND)' \
+		$(GO) test -count 1 -v -run TestSurvey -timeout 0 ./internal/planted
 
 # Other systems: what is portable is txn, tables and server over inproc and tcp.
 PORTABLE := ./txn ./txn/stats ./tables ./server ./server/metrics ./rdma/inproc ./rdma/tcp

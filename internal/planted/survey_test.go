@@ -21,13 +21,14 @@ import (
 // table that the environment variable DRTMX_PLANTED_TABLE names how many seeds it takes
 // to find the bug. Bugs that are in the table already are left as they are, so that a
 // survey can go on later. DRTMX_PLANTED_SEEDS is the most seeds for a bug, and
-// DRTMX_PLANTED_SIM chooses bugs.
+// DRTMX_PLANTED_SIM chooses bugs. With DRTMX_PLANTED_KIND all clusters are of that kind, which the
+// rows then say, and rows that do not are made again.
 func TestSurvey(t *testing.T) {
 	file := os.Getenv("DRTMX_PLANTED_TABLE")
 	if file == "" {
 		t.Skip("takes hours: set DRTMX_PLANTED_TABLE to a file, or use make sim-survey")
 	}
-	s := &survey{file: file, seeds: testseed.Number(t, "DRTMX_PLANTED_SEEDS", 200), rows: map[string]string{}}
+	s := &survey{file: file, seeds: testseed.Number(t, "DRTMX_PLANTED_SEEDS", 200), kind: os.Getenv("DRTMX_PLANTED_KIND"), rows: map[string]string{}}
 	if err := s.read(); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func TestSurvey(t *testing.T) {
 	head := strings.TrimSpace(string(raw))
 	for i := range bugs {
 		b := &bugs[i]
-		if s.rows[b.name] != "" || !chosen.MatchString(b.name) {
+		if done := s.rows[b.name]; done != "" && strings.Contains(done, s.of()) || !chosen.MatchString(b.name) {
 			continue
 		}
 		found := "not in the program"
@@ -69,7 +70,16 @@ func TestSurvey(t *testing.T) {
 type survey struct {
 	file  string
 	seeds int
+	kind  string            // of all clusters, empty if seeds draw it
 	rows  map[string]string // by bug
+}
+
+// of says of which kind all clusters are.
+func (s *survey) of() string {
+	if s.kind == "" {
+		return ""
+	}
+	return " of `" + s.kind + "`"
 }
 
 // surveyFailures is how many seeds are to find a bug.
@@ -80,11 +90,11 @@ func (s *survey) look(ctx context.Context, with *binaries, binary string) (strin
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "run", "./internal/sim/simulate", "-overlay", with.overlay, "-binary", binary,
-		"-patience", "15s", "-replay", "0", "-seeds", fmt.Sprintf("1-%d", s.seeds), "-failures", fmt.Sprint(surveyFailures))
+		"-patience", "15s", "-replay", "0", "-seeds", fmt.Sprintf("1-%d", s.seeds), "-failures", fmt.Sprint(surveyFailures), "-kind", s.kind)
 	cmd.Dir, cmd.Env = root, with.environ()
 	out, err := cmd.CombinedOutput()
 	if err == nil {
-		return fmt.Sprintf("none of %d", s.seeds), nil
+		return fmt.Sprintf("none of %d", s.seeds) + s.of(), nil
 	}
 	last := failing.FindSubmatch(out)
 	if last == nil {
@@ -95,9 +105,9 @@ func (s *survey) look(ctx context.Context, with *binaries, binary string) (strin
 		return "", err
 	}
 	if len(f.seeds) < surveyFailures {
-		return fmt.Sprintf("%s, in %d", f.short(), s.seeds), nil
+		return fmt.Sprintf("%s, in %d", f.short(), s.seeds) + s.of(), nil
 	}
-	return f.short(), nil
+	return f.short() + s.of(), nil
 }
 
 // read reads the rows of the table, if there is one.
@@ -128,14 +138,16 @@ const surveyHead = `# How many simulated clusters find a planted bug
 
 Clusters of all kinds, as seeds draw them, are simulated with each bug of
 ` + "`internal/planted`" + ` in turn, up to the seed in the row, or until %d have failed. How many seeds it
-takes is counted from one that finds the bug to the next: the median, and the most. Bugs of other
-programs are not in simulated clusters. All bugs but those that only the simulator finds have
-directed tests as well.
+takes is counted from one that finds the bug to the next: the median, and the most. Where a row names
+a kind, all clusters are of that kind: bugs of an engine, in clusters with it. Bugs of other programs
+are not in simulated clusters. All bugs but those that only the simulator finds have directed tests as
+well.
 
 Some bugs make a cluster that never ends and takes more and more memory: a limit of the address
 space ends its process, which counts as found.
 
     (ulimit -v 9000000; make sim-survey)    # goes on with what is missing; DRTMX_PLANTED_SEEDS=60
+    make sim-survey BUGS='Bin|Array' KIND=bins    # rows of a kind
 
 | bug | what is wrong | seeds | commit | day |
 |---|---|---|---|---|

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,29 @@ func TestReports(t *testing.T) {
 	v, err = benchmarked([]byte("BenchmarkEngines/xstore/get=server-2   100   12.5 ns/op   2.00 rounds/op\nBenchmarkExpansion-2   20   9 ns/op\n"))
 	if err != nil || v["xstore/get=server ns/op"][0] != 12.5 || v["Expansion ns/op"][0] != 9 {
 		t.Errorf("%v, %v", v, err)
+	}
+}
+
+// TestApart: how far a measured ratio is from a paper's.
+func TestApart(t *testing.T) {
+	for _, c := range []struct {
+		here, paper string
+		want        float64 // 0: cannot be said
+	}{
+		{"2.60 (2.00 to 3.00)", "1.3", 2},
+		{"0.65 (0.60 to 0.70)", "1.3", 2},
+		{"1.10 (1.00 to 1.20)", "1.04 to 1.23", 1},
+		{"2.46 (2.00 to 3.00)", "1.04 to 1.23", 2},
+		{"0.50 (0.50 to 0.50)", "≤ 1.8", 1},
+		{"3.60 (3.60 to 3.60)", "≤ 1.8", 2},
+		{"0.50 (0.50 to 0.50)", "above 1", 0},
+		{"not run", "1.3", 0},
+		{"failed: 3 of 4", "1.3", 0},
+		{"2.00 (1.00 to 3.00)", "", 0},
+	} {
+		if got, ok := apart(c.here, c.paper); ok != (c.want > 0) || math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%q beside %q: %v, %v, want %v", c.here, c.paper, got, ok, c.want)
+		}
 	}
 }
 

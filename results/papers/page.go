@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -147,6 +149,7 @@ other machines, data sets and rivals: they show a direction.`))
 			}
 		}
 	}
+	p.writeDifferences(&w)
 	w.WriteString("\n## What the figures are, and their commands\n")
 	for i := range manifest {
 		f := &manifest[i]
@@ -170,6 +173,80 @@ other machines, data sets and rivals: they show a direction.`))
 		return err
 	}
 	return p.writeCharts()
+}
+
+// difference is a measured ratio that is not the paper's.
+type difference struct {
+	f      *figure
+	title  string
+	paper  string
+	factor float64 // here ÷ the paper, or the reverse, above 1
+}
+
+// differencesShown is how many of the greatest differences the page explains.
+const differencesShown = 5
+
+// writeDifferences writes which figures differ most from a paper's, each once, and why.
+func (p *page) writeDifferences(w *strings.Builder) {
+	var all []difference
+	for i := range manifest {
+		f := &manifest[i]
+		most := difference{f: f}
+		for j := range f.runs {
+			r := &f.runs[j]
+			for k := range r.ratios {
+				x := &r.ratios[k]
+				t := title(f, r, x.name)
+				if factor, ok := apart(p.rows[t].here, x.paper); ok && x.den != "" && factor > most.factor {
+					most.title, most.paper, most.factor = t, x.paper, factor
+				}
+			}
+		}
+		if most.factor > 1 {
+			all = append(all, most)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b difference) int { return cmp.Compare(b.factor, a.factor) })
+	if len(all) == 0 {
+		return
+	}
+	w.WriteString("\n## Where the ratios differ most from a paper's\n")
+	for _, d := range all[:min(differencesShown, len(all))] {
+		why := cmp.Or(d.f.differs, "Nobody has looked for the reason.")
+		fmt.Fprintf(w, "\n%s", wrapped(fmt.Sprintf("%s: %s here, %s in the paper, so %.1f times apart. %s",
+			strings.Replace(d.title, " | ", ", ", 1), p.rows[d.title].here, d.paper, d.factor, why)))
+	}
+}
+
+// number is a number in a ratio.
+var number = regexp.MustCompile(`[0-9]+(?:\.[0-9]+)?`)
+
+// apart returns by which factor a ratio, as the page has it, is apart from a paper's, such as 1.3, 1.04
+// to 1.23, or ≤ 1.8. It is not ok if one of them is no number, or the paper has only a direction.
+func apart(here, paper string) (factor float64, ok bool) {
+	got, err := strconv.ParseFloat(number.FindString(here), 64)
+	said := number.FindAllString(paper, 2)
+	if err != nil || got <= 0 || len(said) == 0 || strings.HasPrefix(here, "failed") || strings.Contains(paper, "above") {
+		return 0, false
+	}
+	lo, err := strconv.ParseFloat(said[0], 64)
+	hi := lo
+	if len(said) == 2 && err == nil {
+		hi, err = strconv.ParseFloat(said[1], 64)
+	}
+	if err != nil || lo <= 0 || hi <= 0 {
+		return 0, false
+	}
+	if strings.HasPrefix(paper, "≤") {
+		lo = 0
+	}
+	switch {
+	case got < lo:
+		return lo / got, true
+	case got > hi:
+		return got / hi, true
+	}
+	return 1, true
 }
 
 // wrapped breaks a paragraph into lines.
