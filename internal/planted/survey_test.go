@@ -138,10 +138,10 @@ const surveyHead = `# How many simulated clusters find a planted bug
 
 Clusters of all kinds, as seeds draw them, are simulated with each bug of
 ` + "`internal/planted`" + ` in turn, up to the seed in the row, or until %d have failed. How many seeds it
-takes is counted from one that finds the bug to the next: the median, and the most. Where a row names
-a kind, all clusters are of that kind: bugs of an engine, in clusters with it. Bugs of other programs
-are not in simulated clusters. All bugs but those that only the simulator finds have directed tests as
-well.
+takes is counted from one that finds the bug to the next: the median, and the most. Where a row
+names a kind, all clusters are of that kind: bugs of an engine, in clusters with it. Bugs of other
+programs are not in simulated clusters. All bugs but those that only the simulator finds have
+directed tests as well.
 
 Some bugs make a cluster that never ends and takes more and more memory: a limit of the address
 space ends its process, which counts as found.
