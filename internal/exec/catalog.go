@@ -68,8 +68,11 @@ var errNoRanges = fmt.Errorf("%w: scan of a hash index", tables.ErrSchema)
 // the transaction, which is that of the fetch if that has failed: nothing then says that
 // the present version lacks what the attempt lacked.
 func (s *Session) mayRefresh(ctx context.Context, err error) (again bool, _ error) {
-	if !errors.Is(err, tables.ErrCatalog) && !errors.Is(err, errNoRanges) || ctx.Err() != nil {
+	if !errors.Is(err, tables.ErrCatalog) && !errors.Is(err, errNoRanges) {
 		return false, err
+	}
+	if ended := ctx.Err(); ended != nil { // there is no time to ask
+		return false, ended
 	}
 	if s.db.Catalog().Version() > s.txn.catalog.Version() { // it came with an answer to the attempt
 		return true, nil
