@@ -82,7 +82,7 @@ func startAltered(t *testing.T, f roleFabric, memory ...uint64) *alterRig {
 		s, err := New(Config{
 			Index: i, Addrs: f.addrs, Partitions: 4, Catalog: r.cat, Provider: f.server, MemoryBytes: memory[i],
 			Retain:     testseed.Patience(),
-			Procedures: append(columnProcedures(), transferProcedure(r.cat), noteProcedure()),
+			Procedures: append(columnProcedures(), transferProcedure(r.cat), noteProcedure(), markProcedure()),
 		})
 		testseed.SkipUnshared(t, err)
 		if err != nil {
@@ -504,8 +504,10 @@ func TestRefusedTable(t *testing.T) {
 // lateFabric loses the requests of a step of changes, while it is told to.
 type lateFabric struct {
 	rdma.Provider
-	step byte
-	lose atomic.Bool
+	step   byte
+	lose   atomic.Bool
+	uses   atomic.Bool  // stepUse is the step instead
+	passes atomic.Int32 // so many are not lost before
 }
 
 type lateConn struct {
@@ -521,7 +523,11 @@ func (f *lateFabric) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
 }
 
 func (c *lateConn) StartCall(ctx context.Context, req []byte) error {
-	if c.f.lose.Load() && wire.Op(req[0]) == wire.OpCatalog && req[1] == c.f.step {
+	step := c.f.step
+	if c.f.uses.Load() {
+		step = stepUse
+	}
+	if c.f.lose.Load() && wire.Op(req[0]) == wire.OpCatalog && req[1] == step && c.f.passes.Add(-1) < 0 {
 		return errLost
 	}
 	return c.Conn.StartCall(ctx, req)
@@ -558,17 +564,21 @@ func TestServerFollowsLate(t *testing.T) {
 	if !errors.Is(err, txn.ErrUnavailable) {
 		t.Errorf("a load in bulk at a server that has not heard of the change: %v", err)
 	}
-	var writes, reads atomic.Int32 // attempts
-	waiting := make(chan error, 2)
+	asking := r.open(t, rdma.RoleWriter, txn.Config{Reads: txn.OrderedByRPC})
+	if err := asking.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var writes, reads, asked atomic.Int32 // attempts
+	waiting := make(chan error, 3)
 	go func() { // a blind write: the server says that it has no such index
 		waiting <- db.Update(context.Background(), func(x *txn.Txn) error {
 			writes.Add(1)
 			return notes.Insert(x, &note{ID: 3, Size: 3, Title: "waits"})
 		})
 	}()
-	go func() { // a read: the hello says so
+	read := func(db *txn.DB, tried *atomic.Int32) {
 		waiting <- db.View(context.Background(), func(x *txn.Txn) error {
-			reads.Add(1)
+			tried.Add(1)
 			n := note{ID: 3}
 			err := notes.Get(x, &n)
 			if errors.Is(err, txn.ErrNotFound) || err == nil && n.Size == 3 {
@@ -576,13 +586,17 @@ func TestServerFollowsLate(t *testing.T) {
 			}
 			return err
 		})
-	}()
-	await(t, "both have tried several times", func() bool { return writes.Load() > 3 && reads.Load() > 3 || len(waiting) > 0 })
+	}
+	go read(db, &reads)     // the hello says that the server has no such index
+	go read(asking, &asked) // the server says so
+	await(t, "all have tried several times", func() bool {
+		return writes.Load() > 3 && reads.Load() > 3 && asked.Load() > 3 || len(waiting) > 0
+	})
 	if len(waiting) > 0 {
-		t.Errorf("a transaction did not wait for the server: %d writes and %d reads were tried", writes.Load(), reads.Load())
+		t.Errorf("a transaction did not wait for the server: %d writes and %d and %d reads were tried", writes.Load(), reads.Load(), asked.Load())
 	}
 	late.lose.Store(false)
-	for range 2 {
+	for range 3 {
 		if err := <-waiting; err != nil {
 			t.Error(err)
 		}

@@ -478,6 +478,99 @@ func TestTwinLeavesInTwoSteps(t *testing.T) {
 	}
 }
 
+// marked is a row of a table whose twin comes and goes.
+type marked struct {
+	ID uint64 `drtmx:"key"`
+	N  int64
+}
+
+var markTable = tables.Of[marked]("mark", tables.WithPrimary(tables.Hash), tables.WithTwin(tables.TwinSync), tables.WithPartition(tables.Partitioning{Kind: tables.ByBits}))
+
+// markRuns is how often the body of markProcedure has run.
+var markRuns atomic.Int64
+
+// markProcedure inserts a row unless it is there.
+func markProcedure() txn.Procedure {
+	return txn.Procedure{Name: "mark", Body: func(_ context.Context, t *txn.Txn, args []byte) ([]byte, error) {
+		markRuns.Add(1)
+		own := marked{ID: uint64(args[0])}
+		if err := markTable.Get(t, &own); !errors.Is(err, txn.ErrNotFound) {
+			return nil, err
+		}
+		own.N = 2
+		return nil, markTable.Insert(t, &own)
+	}}
+}
+
+// TestEntriesOfAnEndedTwin: a data server has not heard that a twin is not maintained any more, and has
+// the entry of a row that was deleted since. That refuses no insert of the row.
+func TestEntriesOfAnEndedTwin(t *testing.T) {
+	t.Parallel()
+	net := inproc.New(inproc.Options{})
+	late := &lateFabric{Provider: net.As(rdma.Identity{Role: rdma.RoleServer}), step: stepMake}
+	r := startAltered(t, roleFabric{
+		server: late, addrs: []string{"a", "b"}, as: func(_ testing.TB, who rdma.Identity) rdma.Provider { return net.As(who) },
+	}, 1<<26, 1<<26)
+	db := r.open(t, rdma.RoleLoader, txn.Config{})
+	tab, err := db.AddTable(t.Context(), markTable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := uint64(0) // of a row at a whose entry is at b
+	by := tables.Partitioning{Kind: tables.ByBits}
+	at := func(server int, id uint64) bool { return r.servers[server].parts.of[by.Of(tables.Num(id), 4)] != nil }
+	for !at(0, id) || !at(1, id+1) {
+		id++
+	}
+	home, err := db.Home(tab, tables.Num(id+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Update(t.Context(), func(x *txn.Txn) error { return markTable.Insert(x, &marked{ID: id, N: 1}) }); err != nil {
+		t.Fatal(err)
+	}
+	take := func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*alterPatience)
+		defer cancel()
+		if _, err := db.SetTwin(ctx, tab.Name(), ""); !errors.Is(err, txn.ErrUnavailable) {
+			t.Errorf("a server has not followed: %v", err)
+		}
+	}
+	late.passes.Store(1) // of the version in which nobody reads the twin
+	late.lose.Store(true)
+	take()
+	if _, err := db.Call(t.Context(), home, "mark", []byte{byte(id)}); err != nil { // then the server's own client knows that one
+		t.Fatal(err)
+	}
+	late.uses.Store(true)
+	take()
+	a, b := r.servers[0].catalog.Load(), r.servers[1].catalog.Load()
+	if twin := b.MustTable(tab.Name()).Twin(); a.MustTable(tab.Name()).Twin() != nil || twin == nil || !twin.IsLeaving() {
+		t.Fatalf("the servers have versions %d and %d", a.Version(), b.Version())
+	}
+	if err := db.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Update(t.Context(), func(x *txn.Txn) error { return markTable.Delete(x, &marked{ID: id}) }); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := db.Call(context.Background(), home, "mark", []byte{byte(id)})
+		done <- err
+	}()
+	for markRuns.Store(0); markRuns.Load() < 4 && len(done) == 0; {
+		time.Sleep(time.Millisecond)
+	}
+	late.lose.Store(false)
+	if err := <-done; err != nil {
+		t.Errorf("an insert of a row that was deleted: %v", err)
+	}
+	if own, err := db.SetTwin(t.Context(), tab.Name(), ""); err != nil || own.Twin() != nil {
+		t.Errorf("the twin is not taken away: %v", err)
+	}
+}
+
 // TestTwinOutlivesCrashes: all servers crash at moments of a build, or while a twin is taken
 // away, beside a writer. When they run again they complete it, and ranges have the rows.
 func TestTwinOutlivesCrashes(t *testing.T) {

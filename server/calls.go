@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"drtmx/internal/clock"
 	"drtmx/internal/exec"
@@ -160,9 +161,10 @@ func (t *task) logFailed(l *link, part placement.Partition, v verdict) verdict {
 
 // confirm returns the answer to a transaction whose write the home server refused
 // before it handed the decision over. The proofs at the home server held at that
-// moment. The refusal counts if the proofs at the other server still hold now. The home
-// server does not validate again, because its own placeholders have changed the proven
-// words.
+// moment. The refusal counts if the proofs at the other server still hold now, and if that server
+// would write what it was to write: what an index has that it does not maintain any more says
+// nothing. The home server does not validate again, because its own placeholders have changed the
+// proven words.
 func (t *task) confirm() verdict {
 	reads := wire.Commit{ID: t.msg.ID}
 	to := placement.Server(0)
@@ -170,7 +172,10 @@ func (t *task) confirm() verdict {
 		part := t.msg.Parts[i]
 		if t.driver.parts.get(part.Partition) == nil {
 			to = t.driver.parts.placement.At(part.Partition)
-			part.Writes = nil
+			part.Writes = slices.Clone(part.Writes)
+			for k := range part.Writes {
+				part.Writes[k].Row = nil
+			}
 			reads.Parts = append(reads.Parts, part)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
 	"drtmx/internal/wire"
@@ -142,6 +143,30 @@ func (s *Server) HoldGaps(t *testing.T, ix *tables.Index, lo, hi uint64) (end fu
 	return func() { prepared.decide(false, 0) }
 }
 
+// Shipping returns how many transactions of the first partition here wait for a twin.
+func (s *Server) Shipping() int {
+	p := s.parts.here[0]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.shipments.queue)
+}
+
+// Tick returns the time of the first partition here.
+func (s *Server) Tick() clock.Tick {
+	p := s.parts.here[0]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ticks.advance()
+	return p.ticks.own.Tick()
+}
+
+// TickOf returns the tick at which a row of the first partition here was committed.
+func (s *Server) TickOf(ix *tables.Index, key uint64) clock.Tick {
+	var res index.GetResult
+	s.parts.here[0].has.Load().indexes[ix.ID].Lookup(index.Num(key), &res)
+	return res.Header.CSN().Tick()
+}
+
 // RefuseKeys makes an index of the first partition here one without memory for a key, until restore.
 func (s *Server) RefuseKeys(t *testing.T, ix *tables.Index, key uint64) (restore func()) {
 	t.Helper()
@@ -173,13 +198,9 @@ func (f fullFor) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.He
 
 // TakeShipment gives the first partition here a shipment of a key of a twin, from another partition. It
 // returns the number of the last one that is taken.
-func (s *Server) TakeShipment(t *testing.T, from int, number uint64, ix *tables.Index, key uint64, gone bool) uint64 {
-	t.Helper()
-	msg := wire.AppendShipping(nil, &wire.Shipping{From: placement.Partition(from), To: s.parts.here[0].id, Incarnation: 1, First: number})
+func (s *Server) TakeShipment(from int, number uint64, ix *tables.Index, key uint64, gone bool) (upTo uint64, err error) {
+	msg := wire.AppendShipping(nil, &wire.Shipping{From: placement.Partition(from), To: s.parts.here[0].id, Incarnation: 1, First: number, Tick: s.Tick()})
 	msg = wire.AppendShipped(msg, &wire.ShippedEntry{Index: uint16(ix.ID), Gone: gone, Last: true, Key: index.Num(key)})
 	a, err := s.takeShipping(msg[1:], &wire.Shipping{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a.UpTo
+	return a.UpTo, err
 }

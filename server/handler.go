@@ -212,8 +212,8 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 			return
 		}
 		fits := len(w.resp)
-		if why := s.read(w, &reads[i]); why != "" {
-			s.answers.refuse(r, why)
+		if v := s.read(w, &reads[i]); !v.ok() {
+			s.answers.reply(r, v.append(nil))
 			return
 		}
 		if len(w.resp) > rdma.MaxMessageBytes {
@@ -240,27 +240,28 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 }
 
 // read appends the answer to one lookup or scan, which may make the answer
-// larger than a message. It returns the reason if the request is refused.
-func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
+// larger than a message. An index that is not here may be one of a version of the catalogue that
+// has not come yet.
+func (s *Server) read(w *work, rd *wire.Read) verdict {
 	p := s.parts.get(rd.Partition)
 	if p == nil {
-		return "no such partition here"
+		return verdict{code: wire.Bad, text: "no such partition here"}
 	}
 	has := p.has.Load()
 	if int(rd.Index) >= len(has.indexes) {
-		return "no such index here"
+		return conflict(exec.CauseCatalog)
 	}
 	srv := has.indexes[rd.Index]
 	ix := srv.def
 	if rd.Strings != ix.Strings {
-		return "read of " + ix.Name + " with a key of another kind"
+		return verdict{code: wire.Bad, text: "read of " + ix.Name + " with a key of another kind"}
 	}
 	if rd.GaveUp {
 		srv.demand.Add(1)
 		srv.gaveUp.Add(1)
 	}
 	if rd.At != 0 && p.ticks.closedTick() < rd.At {
-		return "read at a tick that is not closed"
+		return verdict{code: wire.Bad, text: "read at a tick that is not closed"}
 	}
 	if !rd.Scan {
 		if rd.At == 0 {
@@ -269,11 +270,11 @@ func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
 			w.get.Status = index.Gone
 		}
 		w.resp = wire.AppendGet(w.resp, &w.get)
-		return ""
+		return verdict{}
 	}
 	ordered, ok := srv.Server.(index.OrderedServer)
 	if !ok {
-		return "scan of a hash index"
+		return verdict{code: wire.Bad, text: "scan of a hash index"}
 	}
 	room := rdma.MaxMessageBytes - len(w.resp)
 	limit := min(int(rd.Limit), scanRows(ix, srv.Server, room))
@@ -286,7 +287,7 @@ func (s *Server) read(w *work, rd *wire.Read) (refusal string) {
 		cutToFit(&w.scan, room)
 	}
 	w.resp = wire.AppendScan(w.resp, &w.scan, ix.Strings)
-	return ""
+	return verdict{}
 }
 
 // proofBytes is the size of the proofs of an entry that is alone in its leaf.

@@ -29,6 +29,7 @@ type load struct {
 	Twin           tables.Twin   // of the hashed table
 	Rebuild        bool          // the twin is taken away and built again meanwhile
 	Keys           int
+	ScanKeys       int // the most that a scan spans; 0: eight
 	OpsPerTxn      int
 	Reads, Scans   float64
 	Deletes        float64
@@ -38,6 +39,7 @@ type load struct {
 	Snapshots      float64
 	Stale          time.Duration // the most that every second snapshot may be behind; 0: none may
 	Linger         time.Duration // the most that every fourth snapshot waits between its steps
+	Dawdle         time.Duration // the most that every second View and Update waits between its steps
 	ClocksStop     bool          // servers are paused, and their clocks with them: then staleness has no bound in real time
 	RollBacks      float64
 	OneTable       bool
@@ -167,7 +169,7 @@ func newClient(l *load, s *listSchema, db *txn.DB, n int) *client {
 	for i := range c.gen {
 		c.gen[i] = history.Generator{
 			Seed: l.Seed + uint64(i), Process: p, Keys: l.Keys, OpsPerTxn: ops, RotateAfter: rotate,
-			ReadFraction: l.Reads, ScanFraction: l.Scans, DeleteFraction: l.Deletes,
+			ReadFraction: l.Reads, ScanFraction: l.Scans, DeleteFraction: l.Deletes, ScanKeys: l.ScanKeys,
 		}
 	}
 	return c
@@ -268,6 +270,10 @@ func (c *client) one(ctx context.Context) error {
 		}
 	}
 	body := func(t *txn.Txn) error { return c.s.run(t, c.steps, &c.res) }
+	if c.l.Dawdle > 0 && !snap && c.rnd.Bool(0.5) {
+		c.res.linger = time.Duration(c.rnd.Uint64n(uint64(c.l.Dawdle) + 1))
+		defer func() { c.res.linger = 0 }()
+	}
 	c.res.reset()
 	invoke := now()
 	c.rec.Begin(invoke)

@@ -255,6 +255,71 @@ func TestOneSidedRefusals(t *testing.T) {
 	}
 }
 
+// Clients that commit without the data server fill its memory: the first transaction that does not fit
+// is refused, and nothing of it is there.
+func TestWritersFillMemory(t *testing.T) {
+	cat, err := tables.NewCatalog(tables.Def{
+		Name: "written", Primary: tables.Ordered, Engine: tables.Rolex, Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 60},
+		Columns: []tables.Column{{Name: "n", Type: tables.Int64}, {Name: "text", Type: tables.Text, Size: 1000}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl, err := Embedded(t.Context(), EmbeddedConfig{Catalog: cat, Servers: 1, Client: patient(), MemoryBytes: 1 << 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := cl.DB.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tab, row := cat.MustTable("written"), cat.MustTable("written").NewRow()
+	s, err := cl.DB.NewSession(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const together = 8
+	n := uint64(0)
+	for {
+		err := s.Update(t.Context(), func(tx *txn.Txn) error {
+			for k := range uint64(together) {
+				if err := tx.Insert(tab, tables.Num(n+k), row); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if errors.Is(err, txn.ErrOutOfMemory) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n += together; n > 1<<16 {
+			t.Fatalf("%d rows of 1,000 bytes are in 16 MiB", n)
+		}
+	}
+	if st := s.Stats(); st.OneSided < n/together/2 || n == 0 {
+		t.Errorf("%d of %d transactions were committed without the data server", st.OneSided, n/together)
+	}
+	if err := cl.DB.View(t.Context(), func(tx *txn.Txn) error {
+		es, err := tx.QueueScan(tab.Primary(), tables.First, tables.Last, 0).Entries()
+		if err == nil && uint64(len(es)) != n {
+			err = fmt.Errorf("%d rows, want %d", len(es), n)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if err := putN(s, tab, 0, 1); err != nil {
+		t.Errorf("an update of a row after that: %v", err)
+	}
+	if err := cl.Servers[0].Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A client that halts when it has locked leaves holds up others for as long as the lease. Then
 // the data server takes its access away, and the client learns that nothing has happened.
 func TestStoppedWriterIsSettled(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/exec"
 	"drtmx/internal/invariants"
 	"drtmx/internal/placement"
@@ -26,6 +27,10 @@ import (
 // The shipments of a partition have numbers, and the next partition takes them in order, each once.
 // What it cannot take at once, because a lock is in the way, it gets again. What it can never take, for
 // lack of memory, it refuses for good: then that number is taken, and the transaction is not committed.
+//
+// A transaction is committed at a tick that is no lower than that of the next partition when it takes the
+// keys: up to then, others have read that they are not there. At the tick at which it was prepared, a
+// Snapshot would have it, and what these others have seen not.
 //
 // A transaction that has read the gap in which a key belongs, and is prepared, has a lock there: the
 // shipment waits for its decision. That transaction never waits for a shipment: it is refused where it
@@ -188,7 +193,7 @@ func (sh *shipments) work() {
 // message makes the next message, of n shipments. The caller holds the mutex.
 func (sh *shipments) message(b []byte) (_ []byte, n int) {
 	s := sh.p.srv
-	b = wire.AppendShipping(b, &wire.Shipping{From: sh.p.id, To: sh.to, Incarnation: s.parts.incarnation, First: sh.first})
+	b = wire.AppendShipping(b, &wire.Shipping{From: sh.p.id, To: sh.to, Incarnation: s.parts.incarnation, First: sh.first, Tick: sh.p.ticks.present()})
 	for entries := 0; n < len(sh.queue); n++ {
 		next := sh.queue[n]
 		if entries += next.n; n > 0 && (len(b)+len(next.entries) > shippedBytes || entries > wire.MaxShipped) {
@@ -273,13 +278,15 @@ func (sh *shipments) answered(a *wire.Shipped) (n int) {
 	p := sh.p
 	p.mu.Lock()
 	defer p.unlock()
+	p.ticks.advance()
+	tick := max(a.Tick, p.ticks.own.Tick())
 	for n < len(sh.queue) && (sh.gone || sh.first <= a.UpTo) {
 		s := sh.queue[n]
 		if code, text, refused := a.Refusal(sh.first); refused && !sh.gone {
 			s.t.end(false, 0)
 			s.q.result = verdict{code: code, text: text}.append(nil)
 		} else {
-			s.t.end(true, s.t.vote)
+			s.t.end(true, max(s.t.vote, tick))
 			sh.shipped++
 		}
 		p.requests.over = append(p.requests.over, &s.q)
@@ -362,9 +369,9 @@ func (s *Server) takeShipping(msg []byte, m *wire.Shipping) (a wire.Shipped, err
 		entries := m.Entries[from : i+1]
 		from = i + 1
 		if number > has.upTo {
-			switch v := p.takeShipment(entries); {
+			switch v := p.takeShipment(entries, m.Tick); {
 			case v.code == wire.Conflict && v.cause != exec.CauseFence:
-				return wire.Shipped{UpTo: has.upTo, Refused: slices.Clone(has.refused)}, v
+				return has.answer(p), v
 			case !v.ok():
 				if v.code == wire.Conflict {
 					v = verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d, which has a twin, is no longer served", p.id)}
@@ -375,13 +382,22 @@ func (s *Server) takeShipping(msg []byte, m *wire.Shipping) (a wire.Shipped, err
 		}
 		number++
 	}
-	return wire.Shipped{UpTo: has.upTo, Refused: slices.Clone(has.refused)}, nil
+	return has.answer(p), nil
 }
 
-// takeShipment changes the twins as one transaction does. The caller holds the mutex.
-func (p *partition) takeShipment(entries []wire.ShippedEntry) verdict {
+// answer is what the partition answers to a message. The caller holds the mutex.
+func (ts *taken) answer(p *partition) wire.Shipped {
+	return wire.Shipped{UpTo: ts.upTo, Refused: slices.Clone(ts.refused), Tick: p.ticks.own.Tick()}
+}
+
+// takeShipment changes the twins as one transaction does, of a partition whose time is tick. The caller
+// holds the mutex.
+func (p *partition) takeShipment(entries []wire.ShippedEntry, tick clock.Tick) verdict {
 	if v := p.serves(); !v.ok() {
 		return v
+	}
+	if here := p.ticks.own.Tick(); here > tick+clockSkewMax {
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clock of partition %d, which has a twin, is more than %v ahead", p.id, time.Duration(clockSkewMax)*clock.TickLength)}
 	}
 	has, wr := p.has.Load(), &p.writer
 	writes := wr.shipment[:0]

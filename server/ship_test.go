@@ -23,7 +23,7 @@ type shipRig struct {
 	n   tables.Field
 }
 
-func newShipRig(t *testing.T, twin tables.Twin, o inproc.Options) *shipRig {
+func newShipRig(t *testing.T, twin tables.Twin, o inproc.Options, procedures ...txn.Procedure) *shipRig {
 	t.Helper()
 	cat, err := tables.NewCatalog(tables.Def{
 		Name: "t", Primary: tables.Hash, Twin: twin, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
@@ -34,7 +34,7 @@ func newShipRig(t *testing.T, twin tables.Twin, o inproc.Options) *shipRig {
 	}
 	net := inproc.New(o)
 	cl, err := server.Embedded(t.Context(), server.EmbeddedConfig{
-		Catalog: cat, Servers: 2, Partitions: 2, Network: net, MemoryBytes: 64 << 20,
+		Catalog: cat, Servers: 2, Partitions: 2, Network: net, MemoryBytes: 64 << 20, Procedures: procedures,
 		Client: txn.Config{Retry: txn.Retry{Patience: testseed.Patience()}},
 	})
 	if err != nil {
@@ -191,6 +191,92 @@ func TestShipmentsWaitForReadGaps(t *testing.T) {
 	}
 }
 
+// A shipped transaction is committed no earlier than its twin has its keys: up to then others have read
+// that they are not there.
+func TestTicksOfShipments(t *testing.T) {
+	r, ctx := newShipRig(t, tables.TwinNext, inproc.Options{}), t.Context()
+	if err := r.insert(ctx, 1, 9); err != nil {
+		t.Fatal(err)
+	}
+	release := r.Servers[1].HoldGaps(t, r.tab.Twin(), 1, 5)
+	done := make(chan error, 1)
+	go func() { done <- r.insert(ctx, 5) }()
+	for r.Servers[0].Shipping() == 0 && len(done) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	prepared := r.Servers[1].Tick()
+	least := prepared
+	for ; least < prepared+3; least = r.Servers[1].Tick() {
+		time.Sleep(time.Millisecond)
+	}
+	release()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if tick := r.Servers[0].TickOf(r.tab.Primary(), 5); tick < least {
+		t.Errorf("committed at tick %d, and the twin had no such key at %d", tick, least)
+	}
+}
+
+// What a transaction has read stays so until the twin has its keys, also if it was a procedure, which
+// proves nothing of its own partition otherwise.
+func TestReadsOfShipmentsStay(t *testing.T) {
+	var r *shipRig
+	body := func(x *txn.Txn, at uint64) error { // it reads key 9 and that 7 is absent, and inserts 5
+		if _, err := x.Get(r.tab, tables.Num(at+9)); err != nil {
+			return err
+		}
+		if _, err := x.Get(r.tab, tables.Num(at+7)); !errors.Is(err, txn.ErrNotFound) {
+			return fmt.Errorf("key 7: %w", err)
+		}
+		return x.Insert(r.tab, tables.Num(at+5), r.tab.NewRow())
+	}
+	r = newShipRig(t, tables.TwinNext, inproc.Options{}, txn.Procedure{
+		Name: "insert", Body: func(_ context.Context, x *txn.Txn, args []byte) ([]byte, error) { return nil, body(x, uint64(args[0])) },
+	})
+	ctx := t.Context()
+	home, err := r.DB.Home(r.tab, tables.Num(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, how := range []struct {
+		name string
+		run  func(at uint64) error
+	}{
+		{"a procedure", func(at uint64) error { _, err := r.DB.Call(ctx, home, "insert", []byte{byte(at)}); return err }},
+		{"an Update", func(at uint64) error { return r.DB.Update(ctx, func(x *txn.Txn) error { return body(x, at) }) }},
+	} {
+		at := uint64(100 * i) // keys of its own: what others have tried may be committed later
+		if err := r.insert(ctx, at+1, at+9); err != nil {
+			t.Fatal(err)
+		}
+		release := r.Servers[1].HoldGaps(t, r.tab.Twin(), at+1, at+5)
+		done := make(chan error, 1)
+		go func() { done <- how.run(at) }()
+		for r.Servers[0].Shipping() == 0 && len(done) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		for _, other := range []struct {
+			name string
+			body func(x *txn.Txn) error
+		}{
+			{"writes a row that it has read", func(x *txn.Txn) error { return x.Update(r.tab, tables.Num(at+9), r.tab.NewRow()) }},
+			{"deletes that row", func(x *txn.Txn) error { return x.Delete(r.tab, tables.Num(at+9)) }},
+			{"inserts what it has found absent", func(x *txn.Txn) error { return x.Insert(r.tab, tables.Num(at+7), r.tab.NewRow()) }},
+		} {
+			soon, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+			if err := r.DB.Update(soon, other.body); err == nil {
+				t.Errorf("%s waits for a twin, and another transaction %s", how.name, other.name)
+			}
+			cancel()
+		}
+		release()
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", how.name, err)
+		}
+	}
+}
+
 // A twin that has no memory for a key refuses it: the insert fails, with a typed error, and nothing of
 // it is there, in the hash index or in the twin. Others go on.
 func TestRefusedShipments(t *testing.T) {
@@ -217,7 +303,7 @@ func TestRefusedShipments(t *testing.T) {
 	}
 }
 
-// A shipment that comes again, late, changes nothing.
+// A shipment that comes again, late, changes nothing, and none is taken before those ahead of it.
 func TestShipmentsAreTakenOnce(t *testing.T) {
 	r, ctx := newShipRig(t, tables.TwinNext, inproc.Options{}), t.Context()
 	s, twin := r.Servers[1], r.tab.Twin()
@@ -226,9 +312,12 @@ func TestShipmentsAreTakenOnce(t *testing.T) {
 		gone   bool
 		upTo   uint64
 	}{{1, false, 1}, {2, true, 2}, {1, false, 2}, {2, true, 2}, {1, false, 2}} {
-		if upTo := s.TakeShipment(t, 0, x.number, twin, 7, x.gone); upTo != x.upTo {
-			t.Errorf("message %d: up to %d is taken, want %d", i, upTo, x.upTo)
+		if upTo, err := s.TakeShipment(0, x.number, twin, 7, x.gone); err != nil || upTo != x.upTo {
+			t.Errorf("message %d: up to %d is taken, want %d: %v", i, upTo, x.upTo, err)
 		}
+	}
+	if upTo, err := s.TakeShipment(0, 4, twin, 7, false); err == nil || upTo == 4 {
+		t.Errorf("shipment 4 after 2: up to %d is taken, %v", upTo, err)
 	}
 	if err := r.DB.View(ctx, func(x *txn.Txn) error {
 		es, err := x.QueueScan(twin, tables.First, tables.Last, 0).Entries()

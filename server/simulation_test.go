@@ -28,7 +28,6 @@ import (
 	"drtmx/internal/vfstest"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
-	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -214,12 +213,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	// With a short retention the servers stop keeping versions between snapshots.
 	retain := []time.Duration{0, 0, 0, 50 * time.Millisecond, 400 * time.Millisecond}[rng.New(seed).Split("retain").Intn(5)]
 	if r.kind == "storm" {
-		r.drawStorm(seed)
-		if !r.storm.leaves {
-			r.u.slots = slots
-		}
-		r.leaveOut()
-		return r
+		return r.stormOf(r.storms(), seed, slots)
 	}
 	l := &r.l
 	l.TxnsPerClient, l.Clients = 10+s.Intn([]int{15, 50, 150}[s.Intn(3)]), 2+s.Intn(5)
@@ -234,10 +228,16 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		r.l.bins(bins)
 		r.quiet = bins.Bool(0.4)
 		r.u.slots = max(slots, 4) // so that arrays merge often
+		if bins.Bool(0.5) {
+			return r.stormOf(ofBins(), seed, 0)
+		}
 	case "twins":
 		twins := rng.New(seed).Split("twins")
 		r.l.twins(twins)
 		r.quiet = twins.Bool(0.4)
+		if twins.Bool(0.5) {
+			return r.stormOf(ofTwins(), seed, slots)
+		}
 	}
 	if r.quiet {
 		r.u.servers, r.u.partitions = 2, 2
@@ -300,19 +300,21 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	return r
 }
 
+// stormOf draws one of some storms, in which leaves have so many slots unless it makes them small.
+func (r *simulation) stormOf(all []scenario, seed uint64, slots int) *simulation {
+	r.quiet = false
+	if r.drawStorm(seed, all); !r.storm.leaves {
+		r.u.slots = slots
+	}
+	r.leaveOut()
+	return r
+}
+
 // drawWriters makes it a load most of which clients commit without the data servers, and reports
 // whether nothing is to go wrong.
 func (r *simulation) drawWriters(s *rng.Stream) (quiet bool) {
 	r.l.writers(s)
 	return s.Bool(0.4)
-}
-
-// twins makes it a load of a hash index with an ordered twin, whose keys come and go.
-func (l *load) twins(s *rng.Stream) {
-	l.Twin = []tables.Twin{tables.TwinLocal, tables.TwinSync, tables.TwinNext, tables.TwinNext}[s.Intn(4)]
-	l.Rebuild = s.Bool(0.5)
-	l.Keys += s.Intn(100)
-	l.Scans, l.Deletes = max(l.Scans, 0.2*s.Float64()), max(l.Deletes, 0.2*s.Float64())
 }
 
 // onDisks makes the servers durable.

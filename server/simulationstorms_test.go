@@ -19,15 +19,20 @@ import (
 // the fabric, with one kind of stress. Time costs nothing, so pauses and delays last
 // longer than every timeout.
 
-// drawStorm draws a scenario, and a short load for it.
-func (r *simulation) drawStorm(seed uint64) {
-	all := slices.Concat(scenarios(), harshScenarios(), combinations())
-	if r.s.Bool(0.4) {
-		all = focused()
+// storms are those that a seed draws from.
+func (r *simulation) storms() []scenario {
+	focus := r.s.Bool(0.4)
+	switch {
+	case r.only != "":
+		return stormsOf(r.only)
+	case focus:
+		return focused()
 	}
-	if r.only != "" {
-		all = stormsOf(r.only)
-	}
+	return slices.Concat(scenarios(), harshScenarios(), combinations())
+}
+
+// drawStorm draws one of some scenarios, and a short load for it.
+func (r *simulation) drawStorm(seed uint64, all []scenario) {
 	r.storm = &all[r.s.Intn(len(all))]
 	r.l, r.u = r.storm.draw(r.s, seed)
 	r.l.TxnsPerClient = min(r.l.TxnsPerClient, 5+r.s.Intn([]int{10, 30, 100}[r.s.Intn(3)]))
@@ -48,7 +53,7 @@ func (r *simulation) drawStorm(seed uint64) {
 
 // stormsOf are all scenarios whose names have a part.
 func stormsOf(part string) []scenario {
-	all := slices.Concat(scenarios(), harshScenarios(), combinations(), focused())
+	all := slices.Concat(scenarios(), harshScenarios(), combinations(), focused(), ofBins(), ofTwins())
 	return slices.DeleteFunc(all, func(sc scenario) bool { return !strings.Contains(sc.name, part) })
 }
 

@@ -11,7 +11,8 @@ type proofsOf uint8
 
 const (
 	// clientWritten are those of indexes that clients change. The partition is held, which keeps
-	// all others from changing.
+	// all others from changing, until the commit. A commit that waits for a twin in another
+	// partition needs all of them: the partition is held no more when it is decided.
 	clientWritten proofsOf = iota
 	everything
 )
@@ -38,10 +39,34 @@ func (t *Txn) gather(c *wire.Commit, which proofsOf) error {
 			shipped = shipped || !w.dropped
 		}
 	}
-	if which == clientWritten {
+	if which == clientWritten && !shipped {
 		t.gatherApart(c)
 		return nil
 	}
+	t.gatherAll(c)
+	if which == everything && shipped && (len(c.Parts) > 1 || !t.ships) {
+		for _, w := range t.writes.list[:t.writes.n] {
+			if t.byServer(w) && !w.dropped {
+				add(w)
+			}
+		}
+	}
+	for i := range c.Parts {
+		if p := &c.Parts[i]; len(p.Rows) > wire.MaxProofs || len(p.Gaps) > wire.MaxProofs {
+			e := tooLarge("rows, or gaps between rows, that a transaction which writes has read", max(len(p.Rows), len(p.Gaps)), MaxProofs, "MaxProofs")
+			e.Partition = int(p.Partition)
+			return t.fail(e)
+		}
+	}
+	if which == clientWritten {
+		return nil
+	}
+	t.s.net.nameLives(c)
+	return t.s.leases.stamp(t, c)
+}
+
+// gatherAll adds the proofs of all reads.
+func (t *Txn) gatherAll(c *wire.Commit) {
 	for r := range t.reads.answered {
 		p := partOf(c, r.part())
 		switch {
@@ -61,22 +86,6 @@ func (t *Txn) gather(c *wire.Commit, which proofsOf) error {
 		p := partOf(c, k.part)
 		p.Gaps, p.Rows = append(p.Gaps, k.gaps...), append(p.Rows, k.rows...)
 	}
-	if shipped && (len(c.Parts) > 1 || !t.ships) {
-		for _, w := range t.writes.list[:t.writes.n] {
-			if t.byServer(w) && !w.dropped {
-				add(w)
-			}
-		}
-	}
-	for i := range c.Parts {
-		if p := &c.Parts[i]; len(p.Rows) > wire.MaxProofs || len(p.Gaps) > wire.MaxProofs {
-			e := tooLarge("rows, or gaps between rows, that a transaction which writes has read", max(len(p.Rows), len(p.Gaps)), MaxProofs, "MaxProofs")
-			e.Partition = int(p.Partition)
-			return t.fail(e)
-		}
-	}
-	t.s.net.nameLives(c)
-	return t.s.leases.stamp(t, c)
 }
 
 // gatherApart adds the proofs of the reads of indexes that clients change. They have regions of

@@ -322,7 +322,7 @@ func (n *network) answer(ctx context.Context, l *link) ([]byte, error) {
 }
 
 // request makes one RPC whose answer has a code, and returns what follows the code. It
-// is valid until the next call.
+// is valid until the next call. A conflict ends the attempt.
 func (n *network) request(ctx context.Context, server placement.Server, req []byte) ([]byte, error) {
 	l, err := n.link(ctx, server)
 	if err != nil {
@@ -332,8 +332,12 @@ func (n *network) request(ctx context.Context, server placement.Server, req []by
 	if err != nil {
 		return nil, err
 	}
-	if c := wire.Code(resp[0]); c != wire.OK {
+	switch c := wire.Code(resp[0]); c {
+	case wire.OK:
+		return resp[1:], nil
+	case wire.Conflict:
+		return nil, n.txn.abandon(causeOf(resp))
+	default:
 		return nil, codeError(c, resp[1:])
 	}
-	return resp[1:], nil
 }

@@ -289,6 +289,30 @@ var readerBugs = []bug{
 		caught: []test{{"index/learned/model", "TestBoundsAndMonotony", "with an unpacked TT"}},
 	},
 	{
+		name: "PlaceWithoutKey", why: "a lookup takes what lies where a twin says that its row is, whatever key that has",
+		edits:  []edit{{file: "index/hash/get.go", old: "	if o.row[keyWord] != o.key || block", new: "	if block"}},
+		caught: []test{{"index/hash", "TestPlaces", "with the place"}},
+	},
+	{
+		name: "RoundsOfManyAreNotCounted", why: "rounds to several data servers are not counted",
+		edits: []edit{{
+			file: "internal/exec/round.go",
+			old:  "		r.net.stats.Rounds++\n	}\n	for _, l",
+			new:  "	}\n	for _, l",
+		}},
+		caught: []test{{"txn", "TestRoundsOfTwins/next", "2 rounds, want 3"}},
+	},
+	{
+		name: "AgentTimeIsHidden", why: "the time of the agents that perform verbs is not counted",
+		edits:  []edit{{file: "rdma/internal/provide/agent.go", old: "{ c.spent.Add(int64(time.Since(since))) }", new: "{}"}},
+		caught: []test{{"rdma/tcp", "TestConformance", "no time was counted"}},
+	},
+	{
+		name: "NICOfEachConnection", why: "each connection to a modelled machine has all of its network",
+		edits:  []edit{{file: "rdma/inproc/node.go", old: "n.nic = max(n.nic, at) + ", new: "n.nic = at + "}},
+		caught: []test{{"rdma/inproc", "TestNodeQueues", "another, at the same time"}},
+	},
+	{
 		name: "ValidationIsNotCounted", why: "the rounds in which a View validates count as rounds of its reads",
 		edits: []edit{{
 			file: "internal/exec/validate.go",

@@ -16,6 +16,15 @@ var serverBugs = []bug{
 		},
 	},
 	{
+		name: "UnknownIndexIsBad", why: "a data server that has not heard of an index yet takes a read of it for one that no client makes",
+		edits: []edit{{
+			file: "server/handler.go",
+			old:  "	if int(rd.Index) >= len(has.indexes) {\n		return conflict(exec.CauseCatalog)\n	}\n	srv",
+			new:  "	if int(rd.Index) >= len(has.indexes) {\n		return verdict{code: wire.Bad, text: \"no such index here\"}\n	}\n	srv",
+		}},
+		caught: []test{{"server", "TestServerFollowsLate", "did not wait for the server"}},
+	},
+	{
 		name: "OldReadersOfATwin", why: "a View reads in a twin that was taken away since its version of the catalogue",
 		edits:  []edit{{file: "internal/exec/validate.go", old: "int(word>>NeedsShift&needsMask) > t.catalog.Version()", new: "false"}},
 		caught: []test{{"server", "TestOldReadersOfATwin/local", "a View, read path .: .*, want that the table has no ranges"}},
@@ -35,6 +44,15 @@ var serverBugs = []bug{
 		caught: []test{{"server", "TestTwinLeavesInTwoSteps/sync", "a range does not have it"}},
 	},
 	{
+		name: "RefusalByAnEndedTwin", why: "an entry of a twin that another data server does not maintain any more refuses an insert",
+		edits: []edit{{
+			file: "server/calls.go",
+			old:  "			part.Writes = slices.Clone(part.Writes)\n",
+			new:  "			part.Writes = slices.Clone(part.Writes[:0])\n",
+		}},
+		caught: []test{{"server", "TestEntriesOfAnEndedTwin", "an insert of a row that was deleted"}},
+	},
+	{
 		name: "DeletesOfABuild", why: "a delete expects the entry of a twin that the build has not made yet",
 		edits:  []edit{{file: "internal/exec/twin.go", old: "if building && row.op == wire.Delete && !row.dropped {", new: "if false {"}},
 		caught: []test{{"server", "TestTwinIsBuiltLate/local", "way"}},
@@ -43,6 +61,43 @@ var serverBugs = []bug{
 		name: "ShipmentsAreTakenAgain", why: "a twin takes the keys of a message that comes again, late",
 		edits:  []edit{{file: "server/ship.go", old: "		if number > has.upTo {\n", new: "		if true {\n"}},
 		caught: []test{{"server", "TestShipmentsAreTakenOnce", "up to 1 is taken, want 2"}},
+	},
+	{
+		name: "ShippedReadsMayChange", why: "what a procedure has read may be changed while its commit waits for a twin",
+		edits:  []edit{{file: "internal/exec/commit.go", old: "	if which == clientWritten && !shipped {\n", new: "	if which == clientWritten {\n"}},
+		caught: []test{{"server", "TestReadsOfShipmentsStay", "a procedure waits for a twin, and another transaction writes"}},
+	},
+	{
+		name: "ShippedAtTheVote", why: "a transaction is committed at the tick at which it was prepared, although readers of the twin have not seen it later",
+		edits: []edit{{
+			file: "server/ship.go",
+			old:  "			s.t.end(true, max(s.t.vote, tick))\n",
+			new:  "			_ = tick\n			s.t.end(true, s.t.vote)\n",
+		}},
+		caught: []test{{"server", "TestTicksOfShipments", "the twin had no such key at"}},
+	},
+	{
+		name: "ShipmentsOutOfOrder", why: "a twin takes keys before those that were sent ahead of them",
+		edits:  []edit{{file: "server/ship.go", old: "	if number > has.upTo+1 {\n", new: "	if false {\n"}},
+		caught: []test{{"server", "TestShipmentsAreTakenOnce", "shipment 4 after 2"}},
+	},
+	{
+		name: "TwinIsLate", why: "a transaction is committed before the twin in the next partition has its keys",
+		edits: []edit{{
+			file: "server/ship.go",
+			old:  "	sh.queue = append(sh.queue, s)\n",
+			new:  "	sh.queue = append(sh.queue, s)\n	s.t.end(true, s.t.vote)\n	sh.p.requests.over = append(sh.p.requests.over, &s.q)\n",
+		}, {
+			file: "server/ship.go",
+			old:  "			s.t.end(true, max(s.t.vote, tick))\n			sh.shipped++\n		}\n		p.requests.over = append(p.requests.over, &s.q)\n",
+			new:  "			_ = tick\n			sh.shipped++\n		}\n",
+		}},
+		caught: []test{{"server", "TestRefusedShipments", "want ErrOutOfMemory"}},
+	},
+	{
+		name: "FailedInsertIsOK", why: "a client takes a transaction for committed for which there was no memory",
+		edits:  []edit{{file: "internal/exec/onesided.go", old: "	case err == nil:\n		s.db.seen", new: "	case err == nil || errors.Is(err, engine.ErrNoLeaf):\n		s.db.seen"}},
+		caught: []test{{"server", "TestWritersFillMemory", "are in 16 MiB"}},
 	},
 	{
 		name: "ShipmentsAreRefusedAtLocks", why: "a twin refuses keys for good because a transaction in doubt has read their gap",

@@ -18,6 +18,15 @@ var treeBugs = []bug{
 		caught: []test{{"index/learned/tree", "TestStepsOfSplits/inline", "is absent|to be absent"}},
 	},
 	{
+		name: "HeldByWrite", why: "a writer locks a leaf with a WRITE, after it has seen that nobody holds it",
+		edits: []edit{{
+			file: "index/rolex/writer.go",
+			old:  "			w.batch.CAS(w.o.Key, c.addr, uint64(c.was.header()), uint64(c.from(w.o.Owner)), w.olds[i:i+1])\n",
+			new:  "			w.batch.Read(w.o.Key, c.addr, w.olds[i:i+1])\n			w.batch.Write(w.o.Key, c.addr, []uint64{uint64(c.from(w.o.Owner))})\n",
+		}},
+		caught: []test{{"index/rolex", "TestServerCommitsBesideWriters", "leaf 0x"}},
+	},
+	{
 		name: "UnlockedBeforeBody", why: "a writer of a leaf unlocks it before it has changed it",
 		edits: []edit{{
 			file: "index/rolex/writer.go",

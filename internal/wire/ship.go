@@ -2,6 +2,7 @@ package wire
 
 import (
 	"drtmx/index"
+	"drtmx/internal/clock"
 	"drtmx/internal/placement"
 )
 
@@ -13,6 +14,8 @@ type Shipping struct {
 	Incarnation uint64
 	// First is the number of the first transaction: they have successive numbers.
 	First uint64
+	// Tick is the time of From.
+	Tick clock.Tick
 	// Entries are those of all transactions, in order.
 	Entries []ShippedEntry
 }
@@ -38,7 +41,7 @@ const (
 // AppendShipping appends an OpShip whose entries follow: see AppendShipped.
 func AppendShipping(b []byte, s *Shipping) []byte {
 	b = appendPartition(appendPartition(append(b, byte(OpShip)), s.From), s.To)
-	return le.AppendUint64(le.AppendUint64(b, s.Incarnation), s.First)
+	return le.AppendUint64(le.AppendUint64(le.AppendUint64(b, s.Incarnation), s.First), uint64(s.Tick))
 }
 
 // AppendShipped appends an entry.
@@ -57,7 +60,8 @@ func AppendShipped(b []byte, e *ShippedEntry) []byte {
 // Decode decodes the output of AppendShipping and AppendShipped after the op byte. It reuses the memory
 // of s.Entries. Their keys are views of the message.
 func (s *Shipping) Decode(d *Decoder) error {
-	s.From, s.To, s.Incarnation, s.First, s.Entries = d.Partition(), d.Partition(), d.U64(), d.U64(), s.Entries[:0]
+	s.From, s.To, s.Incarnation, s.First = d.Partition(), d.Partition(), d.U64(), d.U64()
+	s.Tick, s.Entries = clock.Tick(d.U64()), s.Entries[:0]
 	for d.Left() > 0 && !d.bad {
 		e := ShippedEntry{Index: d.U16()}
 		flags := d.U8()
@@ -76,6 +80,9 @@ func (s *Shipping) Decode(d *Decoder) error {
 type Shipped struct {
 	UpTo    uint64    // number of the last transaction that is taken or refused
 	Refused []Refused // ascending
+	// Tick is the time of the partition with the twin when it had the keys, or later: they are
+	// committed no earlier.
+	Tick clock.Tick
 }
 
 // Refused is a transaction whose keys a twin cannot have: it must not commit.
@@ -90,7 +97,7 @@ const maxRefused = MaxShipped
 
 // AppendAnswerToShipping appends the answer.
 func AppendAnswerToShipping(b []byte, s *Shipped) []byte {
-	b = le.AppendUint32(le.AppendUint64(b, s.UpTo), uint32(len(s.Refused)))
+	b = le.AppendUint32(le.AppendUint64(le.AppendUint64(b, s.UpTo), uint64(s.Tick)), uint32(len(s.Refused)))
 	for i := range s.Refused {
 		r := &s.Refused[i]
 		b = AppendBytes(append(le.AppendUint64(b, r.Number), byte(r.Code)), []byte(r.Text))
@@ -100,7 +107,7 @@ func AppendAnswerToShipping(b []byte, s *Shipped) []byte {
 
 // Decode decodes the output of AppendAnswerToShipping.
 func (s *Shipped) Decode(d *Decoder) error {
-	s.UpTo, s.Refused = d.U64(), nil
+	s.UpTo, s.Tick, s.Refused = d.U64(), clock.Tick(d.U64()), nil
 	for range d.Count(maxRefused, 13) {
 		s.Refused = append(s.Refused, Refused{Number: d.U64(), Code: Code(d.U8()), Text: string(d.Bytes())})
 	}
