@@ -36,6 +36,11 @@ import (
 // shipment waits for its decision. That transaction never waits for a shipment: it is refused where it
 // meets a lock. So the two do not wait for each other.
 //
+// Two shipments may wait for each other, if each has read the gap in a twin in which the other one's key
+// belongs: each partition ships to the next one, so there is a ring. Therefore a partition that a later
+// one ships to does not let shipments wait while its own are under way: it refuses them for good, and
+// they are tried again. Each ring has such a partition.
+//
 // A transaction of several partitions has the keys of twins among its writes: see exec.Txn.
 //
 // Source: HStore (Han and Jiang, SYSTOR 2023), section 4.2, log shipping. Where the paper acknowledges a
@@ -284,7 +289,7 @@ func (sh *shipments) answered(a *wire.Shipped) (n int) {
 		s := sh.queue[n]
 		if code, text, refused := a.Refusal(sh.first); refused && !sh.gone {
 			s.t.end(false, 0)
-			s.q.result = verdict{code: code, text: text}.append(nil)
+			s.q.result = verdict{code: code, cause: exec.CauseLocked, text: text}.append(nil)
 		} else {
 			s.t.end(true, max(s.t.vote, tick))
 			sh.shipped++
@@ -369,11 +374,13 @@ func (s *Server) takeShipping(msg []byte, m *wire.Shipping) (a wire.Shipped, err
 		entries := m.Entries[from : i+1]
 		from = i + 1
 		if number > has.upTo {
-			switch v := p.takeShipment(entries, m.Tick); {
-			case v.code == wire.Conflict && v.cause != exec.CauseFence:
+			v := p.takeShipment(entries, m.Tick)
+			again := p.closesRing(m.From, v)
+			switch {
+			case v.code == wire.Conflict && v.cause != exec.CauseFence && !again:
 				return has.answer(p), v
 			case !v.ok():
-				if v.code == wire.Conflict {
+				if v.code == wire.Conflict && !again {
 					v = verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d, which has a twin, is no longer served", p.id)}
 				}
 				has.refused = append(has.refused, wire.Refused{Number: number, Code: v.code, Text: v.text})
@@ -388,6 +395,12 @@ func (s *Server) takeShipping(msg []byte, m *wire.Shipping) (a wire.Shipped, err
 // answer is what the partition answers to a message. The caller holds the mutex.
 func (ts *taken) answer(p *partition) wire.Shipped {
 	return wire.Shipped{UpTo: ts.upTo, Refused: slices.Clone(ts.refused), Tick: p.ticks.own.Tick()}
+}
+
+// closesRing reports whether a shipment must not wait for what is in its way: one of the partition's
+// own may be, and wait for it in turn. The caller holds the mutex.
+func (p *partition) closesRing(from placement.Partition, v verdict) bool {
+	return p.id < from && v.cause == exec.CauseLocked && len(p.shipments.queue) > 0
 }
 
 // takeShipment changes the twins as one transaction does, of a partition whose time is tick. The caller

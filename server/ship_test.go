@@ -191,6 +191,47 @@ func TestShipmentsWaitForReadGaps(t *testing.T) {
 	}
 }
 
+// Two transactions whose keys are shipped have each read, in a twin, the gap of the other one's key. They
+// do not wait for each other for ever.
+func TestShipmentsInARing(t *testing.T) {
+	r := newShipRig(t, tables.TwinNext, inproc.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), testseed.Patience())
+	defer cancel()
+	const other = 1 << 8 // the first key of partition 1
+	if err := r.insert(ctx, 1, 9, other+1, other+9); err != nil {
+		t.Fatal(err)
+	}
+	insert := func(key, lo uint64) error { // it looks whether there is a key from lo on
+		return r.DB.Update(ctx, func(x *txn.Txn) error {
+			if _, err := x.QueueScan(r.tab.Primary(), tables.Num(lo), tables.Num(lo+3), 0).Entries(); err != nil {
+				return err
+			}
+			row := r.tab.NewRow()
+			row.SetInt(r.n, int64(key))
+			return x.Insert(r.tab, tables.Num(key), row)
+		})
+	}
+	release := r.Servers[1].HoldGaps(t, r.tab.Twin(), 2, 5)
+	done := make(chan error, 2)
+	for i, x := range []struct{ key, lo uint64 }{{4, other + 3}, {other + 4, 3}} {
+		go func() { done <- insert(x.key, x.lo) }()
+		for r.Servers[i].Shipping() == 0 && len(done) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	release()
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, lo := range []uint64{0, other} {
+		if keys, err := r.keys(ctx, lo, lo+100); err != nil || len(keys) != 3 {
+			t.Errorf("keys %v, want 3: %v", keys, err)
+		}
+	}
+}
+
 // A shipped transaction is committed no earlier than its twin has its keys: up to then others have read
 // that they are not there.
 func TestTicksOfShipments(t *testing.T) {

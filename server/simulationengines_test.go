@@ -19,11 +19,10 @@ import (
 func ofBins() []scenario {
 	return []scenario{
 		{name: "small arrays of prepared transactions", servers: 2, partitions: 2, loses: true, leaves: true, load: func(l *load, s *rng.Stream) {
-			fewRows(l, s)
 			l.bins(s)
-			l.Bare, l.Keys, l.Clients = true, 128+s.Intn(64), 8+s.Intn(8)
-			l.OpsPerTxn, l.Scans, l.Reads, l.Deletes = 2+s.Intn(4), 0.1+0.2*s.Float64(), 0.2, 0.3
-			l.Views, l.Looks, l.RollBacks = 0, 0, 0
+			fewRows(l, s)
+			l.OpsPerTxn, l.Keys, l.Clients, l.Views, l.Looks = 2+s.Intn(4), 16+s.Intn(24), 8+s.Intn(8), 0, 0
+			l.Scans, l.Reads, l.Deletes, l.RollBacks = 0.2+0.2*s.Float64(), 0.1, 0.25, 0
 		}, upset: (*upsetting).delayPrepares},
 		{name: "full bins of prepared transactions", servers: 2, partitions: 2, loses: true, load: func(l *load, s *rng.Stream) {
 			newKeys(l, s)
