@@ -60,7 +60,9 @@ var simulated = []struct {
 	{"TooOldIsCut", 600, "the feed has ended: txn: changes too old", "disk"},
 	{"OneSidedWithoutProofs", 300, wrong, "writers"},
 	{"LeafProofsUnchecked", 100, wrong, "writers"},
-	{"ProceduresTrustThePartition", 3000, wrong, "writers"},
+	{"IntervalUnchecked", 1500, wrong, "bins"},
+	{"ShipmentsAreTakenAgain", 200, wrong + "|a twin does not have a key", "twins"},
+	{"TwinIsLate", 200, wrong + "|a twin does not have a key", "twins"},
 	{"NextStepBeforeTheRecord", 500, "stays unknown|every key|" + wrong, "disk"},
 	{"IgnoreChecksum", 1500, wrong + "|row of key [0-9]+ says", "storm:words in any order"},
 }
