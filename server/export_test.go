@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -171,14 +172,16 @@ func (s *Server) TickOf(ix *tables.Index, key uint64) clock.Tick {
 func (s *Server) RefuseKeys(t *testing.T, ix *tables.Index, key uint64) (restore func()) {
 	t.Helper()
 	p := s.parts.here[0]
-	h := p.has.Load().indexes[ix.ID]
-	set := func(srv index.Server) {
+	own := p.has.Load().indexes[ix.ID]
+	set := func(h *hosted) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		h.Server = srv
+		next := *p.has.Load()
+		next.indexes = slices.Clone(next.indexes)
+		next.indexes[ix.ID] = h
+		p.has.Store(&next)
 	}
-	own := h.Server
-	set(fullFor{own.(index.OrderedServer), key})
+	set(&hosted{Server: fullFor{own.Server.(index.OrderedServer), key}, def: own.def, leaves: own.leaves})
 	return func() { set(own) }
 }
 
