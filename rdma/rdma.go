@@ -308,10 +308,15 @@ type Agent interface {
 	AgentTime() time.Duration
 }
 
-// ApartAtomics is an Endpoint that tells whether the atomics of a peer are atomic only among each
-// other. Those of any other Endpoint are atomic also with respect to this process.
+// ApartAtomics is an Endpoint whose peers may have atomics that are atomic only among each other.
+// Those of any other Endpoint are atomic also with respect to this process's processor.
 type ApartAtomics interface {
+	// AtomicsApart reports whether a peer's atomics are so.
 	AtomicsApart(peer PeerID) bool
+	// Swap changes a word from one value to another, and reports whether the first was there. It is
+	// atomic with the atomics of such peers. It may be called by handlers, and concurrently. After an
+	// error it is unknown whether the word was changed, but it will not be later.
+	Swap(key RKey, addr, from, to uint64) (bool, error)
 }
 
 // Refusal counts the refusals of an endpoint for one reason. The reason is a

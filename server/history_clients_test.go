@@ -42,6 +42,7 @@ type load struct {
 	Dawdle         time.Duration // the most that every second View and Update waits between its steps
 	ClocksStop     bool          // servers are paused, and their clocks with them: then staleness has no bound in real time
 	RollBacks      float64
+	Skews          float64 // share of Updates of the ordered table alone that form write skews, each with another
 	OneTable       bool
 	Hows           uint64 // variations of steps that may occur
 	LossyCalls     bool   // calls may end with an unknown outcome: then what they deleted is not known either
@@ -221,6 +222,14 @@ const (
 // next plans the steps of a transaction.
 func (c *client) next(readOnly bool) {
 	c.steps = c.steps[:0]
+	if !readOnly && c.l.Skews > 0 && c.rnd.Bool(c.l.Skews) {
+		c.plan = c.gen[inOrdered].NextSkew(c.plan[:0])
+		for _, op := range c.plan {
+			c.steps = append(c.steps, step{PlanOp: op, table: inOrdered})
+		}
+		rng.Shuffle(c.rnd, c.steps)
+		return
+	}
 	first, alone := c.rnd.Intn(2), c.l.Bare && c.rnd.Bool(0.7)
 	if alone {
 		first = inOrdered

@@ -385,7 +385,7 @@ func (p *processes) start(t testing.TB) {
 // DRTMX_PROCESS_LOAD=writers lets clients commit most transactions without the data servers, bins
 // makes the ordered table one of the engine FineStore, and the name of a twin gives a table that twin.
 func TestProcessHistories(t *testing.T) {
-	processHistories(t, func(s *rng.Stream, l load) *processes {
+	processHistories(t, os.Getenv("DRTMX_PROCESS_LOAD"), func(s *rng.Stream, l load) *processes {
 		if s.Bool(0.3) {
 			return startServersOverTCP(t, 3, l)
 		}
@@ -395,27 +395,44 @@ func TestProcessHistories(t *testing.T) {
 
 // TestProcessHistoriesOverVerbs is the same over an RDMA device.
 func TestProcessHistoriesOverVerbs(t *testing.T) {
+	device := deviceOrSkip(t)
+	processHistories(t, os.Getenv("DRTMX_PROCESS_LOAD"), func(_ *rng.Stream, l load) *processes { return startServersOver(t, device, 2, l) })
+}
+
+// TestWritersOverVerbs is the same with clients that commit most transactions without the data
+// servers, whose own commits go through the device, too.
+func TestWritersOverVerbs(t *testing.T) {
+	device := deviceOrSkip(t)
+	n := processHistories(t, "writers", func(_ *rng.Stream, l load) *processes { return startServersOver(t, device, 2, l) })
+	if n == 0 {
+		t.Error("no client has committed without the data server: this test shows nothing")
+	}
+}
+
+func deviceOrSkip(t *testing.T) string {
+	t.Helper()
 	device := os.Getenv(deviceEnv)
 	if !verbs.Built || device == "" {
 		t.Skip("SKIP: not built with the tag verbs, or " + deviceEnv + " names no RDMA device")
 	}
-	processHistories(t, func(_ *rng.Stream, l load) *processes { return startServersOver(t, device, 2, l) })
+	return device
 }
 
-func processHistories(t *testing.T, start func(s *rng.Stream, l load) *processes) {
+// processHistories returns how many one-sided commits the clients made that were not killed.
+func processHistories(t *testing.T, kind string, start func(s *rng.Stream, l load) *processes) int {
 	t.Helper()
 	seed := testseed.Of(t)
 	stream := rng.New(seed).Split("processes")
 	l := swarm(stream, seed)
 	l.Duration, l.Hows, l.Clients, l.Deletes = simTime(t, time.Second), 1<<howBits-1, 4, 0.05
-	switch only := os.Getenv("DRTMX_PROCESS_LOAD"); only {
+	switch kind {
 	case "":
 	case "writers":
 		l.writers(stream.Split("writers"))
 	case "bins":
 		l.bins(stream.Split("bins"))
 	default:
-		l.Twin = tables.Twin(only)
+		l.Twin = tables.Twin(kind)
 	}
 	p := start(stream.Split("fabric"), l)
 	for i := range l.Clients {
@@ -443,11 +460,12 @@ func processHistories(t *testing.T, start func(s *rng.Stream, l load) *processes
 			}
 		}
 	}
-	p.finish(t, &l)
+	return p.finish(t, &l)
 }
 
-// finish checks what is left, and the histories of all clients together.
-func (p *processes) finish(t *testing.T, l *load) {
+// finish checks what is left, and the histories of all clients together. It returns how many
+// one-sided commits the clients made that were not killed.
+func (p *processes) finish(t *testing.T, l *load) (oneSided int) {
 	t.Helper()
 	ctx := context.Background()
 	db, err := p.open(ctx, txn.Config{Retry: txn.Retry{Attempts: 200}})
@@ -496,7 +514,7 @@ func (p *processes) finish(t *testing.T, l *load) {
 		t.Fatal(err)
 	}
 	rep := check(t, t.Name(), h)
-	oneSided, twin := 0, "no twin"
+	twin := "no twin"
 	for _, c := range p.clients {
 		oneSided += c.counts["one-sided"]
 	}
@@ -510,4 +528,5 @@ func (p *processes) finish(t *testing.T, l *load) {
 			t.Error(err)
 		}
 	}
+	return oneSided
 }

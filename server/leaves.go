@@ -16,6 +16,7 @@ type leafRegion struct {
 	region *mem.Region
 	number uint16 // in proofs
 	key    rdma.RKey
+	device device
 }
 
 // newLeaves makes the region of an index, as large as the partition's may become.
@@ -26,7 +27,7 @@ func (p *partition) newLeaves(ix *tables.Index) (*leafRegion, error) {
 		return nil, err
 	}
 	key, err := p.srv.ep.Register(r, rdma.AccessRead)
-	return &leafRegion{r, wire.RegionOf(ix.ID), key}, err
+	return &leafRegion{region: r, number: wire.RegionOf(ix.ID), key: key}, err
 }
 
 // inMemoryOnly is the refusal of an index that a durable data server cannot have.

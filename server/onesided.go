@@ -64,9 +64,6 @@ func (os *oneSided) handle(r *rdma.Request, w *work, d *wire.Decoder) {
 // open makes a peer a writer, or tells one that is a writer already how to go on after the index
 // was fenced.
 func (os *oneSided) open(p *partition, q *wire.WriterRequest, r *rdma.Request, w *work) verdict {
-	if a, ok := os.s.ep.(rdma.ApartAtomics); ok && a.AtomicsApart(r.Peer) {
-		return verdict{code: wire.Unavailable, text: "the atomics of this fabric are not atomic with those of the data server's processor"}
-	}
 	p.mu.Lock() // the catalogue does not change meanwhile
 	defer p.mu.Unlock()
 	if v := p.serves(); !v.ok() {
@@ -79,6 +76,10 @@ func (os *oneSided) open(p *partition, q *wire.WriterRequest, r *rdma.Request, w
 	h := has.indexes[q.Index]
 	if h.leaves == nil {
 		return verdict{code: wire.Bad, text: "clients do not write index " + h.def.Name}
+	}
+	apart, refusal := os.admit(h, r.Peer)
+	if refusal != "" {
+		return verdict{code: wire.Unavailable, text: refusal}
 	}
 	o, err := h.written().Open(r.Peer, h.leaves.key)
 	if err != nil {
@@ -93,6 +94,10 @@ func (os *oneSided) open(p *partition, q *wire.WriterRequest, r *rdma.Request, w
 	if err := os.s.ep.Grant(r.Peer, h.leaves.key, rdma.AccessWrite|rdma.AccessAtomic); err != nil {
 		os.s.workers.background(func() { os.settle(q.Name) }) // it may have gone
 		return verdict{code: wire.Unavailable, text: err.Error()}
+	}
+	if apart && h.leaves.device.hasFailed() { // meanwhile
+		os.s.ep.Revoke(r.Peer)
+		return verdict{code: wire.Unavailable, text: deviceFailed}
 	}
 	l := h.written().Options()
 	opened := wire.Opened{

@@ -116,7 +116,7 @@ func (p *partition) newIndex(ix *tables.Index) (*hosted, error) {
 		if h.leaves, err = p.newLeaves(ix); err != nil {
 			return nil, err
 		}
-		o.Leaves = engine.LeavesOptions{Region: h.leaves.region, Number: h.leaves.number, Revoke: p.srv.ep.Revoke, Settled: p.srv.oneSided.onSettled(h), Lease: cfg.WriterLease, Checksums: cfg.Checksums}
+		o.Leaves = engine.LeavesOptions{Region: h.leaves.region, Number: h.leaves.number, Revoke: p.srv.ep.Revoke, Settled: p.srv.oneSided.onSettled(h), Lease: cfg.WriterLease, Checksums: cfg.Checksums, Swap: p.srv.oneSided.swapOf(h)}
 	}
 	srv, err := engine.NewServer(d, o)
 	if err != nil {

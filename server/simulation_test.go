@@ -28,6 +28,7 @@ import (
 	"drtmx/internal/vfstest"
 	"drtmx/rdma"
 	"drtmx/rdma/inproc"
+	"drtmx/tables"
 	"drtmx/txn"
 )
 
@@ -240,6 +241,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 		}
 	}
 	if r.quiet {
+		r.atomicsApart(seed)
 		r.u.servers, r.u.partitions = 2, 2
 		r.leaveOut()
 		return r
@@ -255,6 +257,7 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	if s.Bool(0.3) {
 		r.u.net.Faults.Pause = 0.02
 	}
+	r.atomicsApart(seed)
 	r.cuts, r.pauses, r.dials = s.Bool(0.5), s.Bool(0.5), s.Bool(0.3)
 	r.veryLate = s.Bool(0.1)
 	if s.Bool(0.3) {
@@ -298,6 +301,13 @@ func newSimulation(w *sim.World, seed uint64) *simulation {
 	}
 	r.leaveOut()
 	return r
+}
+
+// atomicsApart lets the atomics of writers, in some clusters that have any, be those of a device.
+func (r *simulation) atomicsApart(seed uint64) {
+	if r.l.Engine == tables.Rolex && rng.New(seed).Split("atomics").Bool(0.4) {
+		r.u.net.Faults.Apart = 0.8
+	}
 }
 
 // stormOf draws one of some storms, in which leaves have so many slots unless it makes them small.

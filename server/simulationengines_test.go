@@ -24,9 +24,20 @@ func ofBins() []scenario {
 			l.OpsPerTxn, l.Keys, l.Clients, l.Views, l.Looks = 2+s.Intn(4), 16+s.Intn(24), 8+s.Intn(8), 0, 0
 			l.Scans, l.Reads, l.Deletes, l.RollBacks = 0.2+0.2*s.Float64(), 0.1, 0.25, 0
 		}, upset: (*upsetting).delayPrepares},
+		{name: "write skews in small arrays", servers: 2, partitions: 2, loses: true, leaves: true, load: func(l *load, s *rng.Stream) {
+			l.bins(s)
+			fewRows(l, s)
+			skews(l, s)
+			l.Keys, l.Rotate = 32, 1+s.Intn(3)
+			l.Clients, l.Views, l.Looks, l.Deletes, l.RollBacks = 8+s.Intn(8), 0, 0, 0.25, 0
+		}, upset: (*upsetting).delayPrepares},
 		{name: "full bins of prepared transactions", servers: 2, partitions: 2, loses: true, load: func(l *load, s *rng.Stream) {
 			newKeys(l, s)
 			l.Views, l.Looks, l.RollBacks = 0, 0, 0
+			if s.Bool(0.7) {
+				skews(l, s)
+				l.Keys = 32 * (2 + s.Intn(4))
+			}
 		}, upset: (*upsetting).delayPrepares},
 		{name: "merges beside slow readers", servers: 1, partitions: 2, leaves: true, load: func(l *load, s *rng.Stream) {
 			newKeys(l, s)
@@ -39,6 +50,12 @@ func ofBins() []scenario {
 			l.Views, l.Looks, l.Calls, l.Snapshots, l.ScanKeys = 0.4, 0, 0, 0, 64
 		}},
 	}
+}
+
+// skews lets pairs of transactions form write skews, most of them in two partitions: those of keys
+// that differ by four are different ones, if the table has a secondary index.
+func skews(l *load, s *rng.Stream) {
+	l.Bare, l.Skews, l.ScanKeys = false, 0.5+0.4*s.Float64(), 4
 }
 
 // newKeys is a load of a table of FineStore with many new keys: they come in any order to where no

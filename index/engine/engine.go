@@ -64,6 +64,8 @@ type LeavesOptions struct {
 	Lease time.Duration
 	// Checksums are for readers over a fabric that does not read in order.
 	Checksums bool
+	// Swap changes headers of leaves: see rolex.ServerOptions.
+	Swap func(addr, from, to uint64) bool
 }
 
 // NewServer makes the server half of an empty index. If it has background work, it is an
@@ -73,7 +75,7 @@ func NewServer(d Def, o ServerOptions) (index.Server, error) {
 		l := &o.Leaves
 		return rolex.NewServer(rolex.ServerOptions{
 			Options: rolex.Options{RowWords: d.RowWords, SlotsPerLeaf: o.SlotsPerLeaf, Checksums: l.Checksums},
-			Leaves:  l.Region, Arena: o.Arena, Revoke: l.Revoke, Settled: l.Settled, Lease: l.Lease, Region: l.Number, Locks: o.Locks, Clock: o.Clock, Family: o.Family,
+			Leaves:  l.Region, Arena: o.Arena, Revoke: l.Revoke, Settled: l.Settled, Lease: l.Lease, Swap: l.Swap, Region: l.Number, Locks: o.Locks, Clock: o.Clock, Family: o.Family,
 		})
 	}
 	if d.FineStore {

@@ -74,8 +74,7 @@ func (g *Generator) plan(dst []PlanOp, reads bool) []PlanOp {
 		g.start()
 	}
 	for n := 1 + g.rand.IntN(g.OpsPerTxn); n > 0; n-- {
-		slot := g.rand.IntN(g.Keys)
-		op := PlanOp{Key: g.current[slot]*Key(g.Keys) + Key(slot)}
+		op := PlanOp{Key: g.key(g.rand.IntN(g.Keys))}
 		switch share := g.rand.Float64(); {
 		case share < g.ReadFraction:
 			op.Kind = OpRead
@@ -87,14 +86,42 @@ func (g *Generator) plan(dst []PlanOp, reads bool) []PlanOp {
 		case share < g.ReadFraction+g.ScanFraction+g.DeleteFraction:
 			op.Kind = OpDelete
 		default:
-			op.Kind = OpAppend
-			g.values++
-			op.Value = Value(uint64(g.Process)<<valueBits | g.values)
+			op = g.append(op.Key)
 		}
 		dst = append(dst, op)
 	}
 	return dst
 }
+
+// key is the one that a slot stands for.
+func (g *Generator) key(slot int) Key { return g.current[slot]*Key(g.Keys) + Key(slot) }
+
+func (g *Generator) append(k Key) PlanOp {
+	g.values++
+	return PlanOp{Kind: OpAppend, Key: k, Value: Value(uint64(g.Process)<<valueBits | g.values)}
+}
+
+// NextSkew plans one of two transactions that form a write skew when both commit: one
+// scans some keys, and appends to one of them and to a key elsewhere; the other reads
+// that key, and appends to another one of those scanned. Two processes take a few places
+// only, so they often meet. It appends the operations to dst as Next does.
+func (g *Generator) NextSkew(dst []PlanOp) []PlanOp {
+	if g.rand == nil {
+		g.start()
+	}
+	near := g.rand.IntN(skewPlaces) * g.Keys / skewPlaces
+	in := (near + g.rand.IntN(g.ScanKeys)) % g.Keys
+	away := g.key((near + g.Keys/2 + g.ScanKeys) % g.Keys)
+	if g.rand.IntN(2) == 0 {
+		return append(dst, PlanOp{Kind: OpRead, Key: away}, g.append(g.key(in)))
+	}
+	scan := PlanOp{Kind: OpScan, Key: g.key(near)}
+	scan.Hi = scan.Key + Key(g.ScanKeys-1)
+	return append(dst, scan, g.append(g.key(in)), g.append(away))
+}
+
+// skewPlaces is how many places the transactions of NextSkew meet at.
+const skewPlaces = 4
 
 // Observe reports to the generator the length of the list that a read or a scan
 // found at a key, so that processes leave full keys and follow each other to

@@ -3,6 +3,7 @@ package history
 import (
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 
 	"drtmx/internal/testseed"
@@ -60,6 +61,35 @@ func TestGeneratorMix(t *testing.T) {
 	for kind, share := range map[OpKind]float64{OpRead: 0.3, OpScan: 0.2, OpDelete: 0.1, OpAppend: 0.4} {
 		if got := float64(counts[kind]) / float64(total); math.Abs(got-share) > 0.02 {
 			t.Errorf("share of operation %d is %.3f, want %.1f", kind, got, share)
+		}
+	}
+}
+
+// Any transaction of a write skew meets one of the other kind.
+func TestGeneratorOfSkews(t *testing.T) {
+	g := Generator{Seed: testseed.Of(t), Keys: 24, ScanKeys: 4}
+	var scans, reads [][]PlanOp
+	for range 200 {
+		switch plan := g.NextSkew(nil); {
+		case len(plan) == 3 && plan[0].Kind == OpScan && plan[1].Kind == OpAppend && plan[2].Kind == OpAppend:
+			scans = append(scans, plan)
+		case len(plan) == 2 && plan[0].Kind == OpRead && plan[1].Kind == OpAppend:
+			reads = append(reads, plan)
+		default:
+			t.Fatalf("%+v is half of no write skew", plan)
+		}
+	}
+	skew := func(scan, read []PlanOp) bool {
+		return scan[0].Key <= read[1].Key && read[1].Key <= scan[0].Hi && scan[1].Key != read[1].Key && scan[2].Key == read[0].Key
+	}
+	for _, s := range scans {
+		if !slices.ContainsFunc(reads, func(r []PlanOp) bool { return skew(s, r) }) {
+			t.Errorf("no transaction forms a write skew with %+v", s)
+		}
+	}
+	for _, r := range reads {
+		if !slices.ContainsFunc(scans, func(s []PlanOp) bool { return skew(s, r) }) {
+			t.Errorf("no transaction forms a write skew with %+v", r)
 		}
 	}
 }

@@ -160,6 +160,42 @@ var serverBugs = []bug{
 		caught: []test{{"server", "TestProceduresBesideOneSidedWriters", "the sum is"}},
 	},
 	{
+		name: "LoopbackIsBypassed", why: "a data server changes headers by the processor beside writers whose atomics are a device's",
+		edits: []edit{{
+			file: "server/device.go",
+			old:  "	if !l.device.writes {\n",
+			new:  "	if true {\n",
+		}},
+		caught: []test{{"server", "TestAtomicsOfADevice", "was counted up to|held|locked"}, {"server", "TestWritersOfOneKind", "those of the data server are others"}},
+	},
+	{
+		name: "WritersOfTwoKinds", why: "an index has writers by a device and others at the same time",
+		edits: []edit{{
+			file: "server/device.go",
+			old:  "	case apart != d.writes && os.hasWriters(h):\n",
+			new:  "	case false:\n",
+		}},
+		caught: []test{{"server", "TestWritersOfOneKind", "refusal"}},
+	},
+	{
+		name: "DeviceFailsBesideWriters", why: "the processor changes headers for a device that fails, and its writers are still there",
+		edits: []edit{{
+			file: "server/device.go",
+			old:  "		os.s.ep.Revoke(p)\n",
+			new:  "		_ = p\n",
+		}},
+		caught: []test{{"server", "TestDeviceThatFails", "were revoked when the device failed"}},
+	},
+	{
+		name: "SwapIsTriedAgainUnseen", why: "an atomic of a device whose outcome is unknown is tried again without a look at the word",
+		edits: []edit{{
+			file: "server/device.go",
+			old:  "		if now := header.Load(0); now != from {\n			return now == to, false\n		}\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestDeviceThatFails", "it has swapped nonetheless"}},
+	},
+	{
 		name: "OutcomeOfWriterForgotten", why: "a data server that settles a writer does not remember that its last transaction has committed",
 		edits: []edit{{
 			file: "server/onesided.go",

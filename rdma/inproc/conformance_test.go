@@ -42,6 +42,7 @@ var latency = inproc.Latency{
 // repeat no request.
 var (
 	inOrder  = inproc.Faults{Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, MaxDelay: 20 * time.Microsecond}
+	apart    = inproc.Faults{Apart: 0.5, Pause: 0.05, Reorder: 0.5, Defer: 0.5}
 	scramble = inproc.Faults{Scramble: 0.9, Pause: 0.05, Reorder: 0.5, Defer: 0.5, Delay: 0.1, MaxDelay: 20 * time.Microsecond}
 )
 
@@ -56,6 +57,7 @@ func TestConformance(t *testing.T) {
 		{name: "latency", o: inproc.Options{Latency: latency}},
 		{name: "node", o: inproc.Options{Pollers: 2}, node: &inproc.Node{RTT: 2 * time.Microsecond, Verb: 25, Atomic: 100, Byte: 0.08, Cores: 1, RPC: 1000, Dilation: 3}},
 		{name: "adversaryInOrder", o: inproc.Options{Faults: inOrder}},
+		{name: "atomicsApart", o: inproc.Options{Faults: apart}},
 		{name: "adversaryAnyOrder", o: inproc.Options{Faults: scramble, Latency: latency}},
 	} {
 		t.Run(c.name, func(t *testing.T) { rdmatest.Run(t, fixture(c.o, c.node)) })

@@ -171,6 +171,10 @@ func (c *conn) change(s mem.Span, wr *rdma.WR) rdma.Status {
 	if e.revoked[c.peer] {
 		return rdma.StatusPeerDown
 	}
+	if wr.Op != rdma.OpWrite && e.device != nil {
+		wr.Buf[0] = e.device.perform(s, wr)
+		return rdma.StatusOK
+	}
 	switch wr.Op {
 	case rdma.OpWrite:
 		s.CopyIn(wr.Buf)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"drtmx/internal/rng"
 	"drtmx/rdma"
 	"drtmx/rdma/internal/provide"
 )
@@ -24,6 +25,7 @@ type endpoint struct {
 	// effects is held shared while a verb changes memory, and otherwise by Revoke.
 	effects sync.RWMutex
 	revoked map[rdma.PeerID]bool // under effects
+	device  *device              // nil unless atomics are apart
 	node    atomic.Pointer[node] // nil unless the machine is modelled
 	// Requests handled while the machine was modelled, and how long that took.
 	requests atomic.Uint64
@@ -42,6 +44,9 @@ type endpoint struct {
 
 func newEndpoint(n *Network, addr string, o rdma.ListenOptions) *endpoint {
 	e := &endpoint{net: n, opts: o}
+	if n.opts.Faults.Apart > 0 {
+		e.device = &device{o: &n.opts, rng: rng.New(n.opts.Seed).Split("device")}
+	}
 	e.Init("inproc", addr, math.MaxUint32)
 	e.mu.conns = make(map[*conn]struct{})
 	e.mu.left = make(map[*rdma.Tally]struct{})

@@ -71,6 +71,10 @@ type Faults struct {
 	// Duplicate is the probability that a request is delivered to the handler a
 	// second time, soon or some requests later. The first answer counts.
 	Duplicate float64
+	// Apart is the probability of a Yield between the load and the store of an atomic. If it is not
+	// zero, atomics are atomic only among each other, and with the endpoint's Swap, as those of a
+	// device may be: see rdma.ApartAtomics. Swap then fails with the probability DropVerb.
+	Apart float64
 }
 
 // Swarm draws faults for one run of many: each kind is present with probability

@@ -114,11 +114,21 @@ func (e *endpoint) Revoke(peer rdma.PeerID) {
 	}
 }
 
-// AtomicsApart implements rdma.ApartAtomics.
+// AtomicsApart implements rdma.ApartAtomics. At most one fabric has such peers.
 func (e *endpoint) AtomicsApart(peer rdma.PeerID) bool {
 	ep, id := e.fabric(peer)
 	a, ok := ep.(rdma.ApartAtomics)
 	return ok && a.AtomicsApart(id)
+}
+
+// Swap implements rdma.ApartAtomics.
+func (e *endpoint) Swap(key rdma.RKey, addr, from, to uint64) (bool, error) {
+	for _, ep := range e.all {
+		if a, ok := ep.(rdma.ApartAtomics); ok {
+			return a.Swap(key, addr, from, to)
+		}
+	}
+	return false, fmt.Errorf("multi: swap at %q: no fabric has atomics that are not the processor's: %w", e.addr, rdma.ErrUnsupported)
 }
 
 // Serve handles the RPCs of all fabrics.

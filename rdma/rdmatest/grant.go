@@ -3,6 +3,7 @@ package rdmatest
 import (
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ var grantCases = []Case{
 	{"RevokeOfManyWrites", caseRevokeLarge},
 	{"RevokeOfGonePeer", caseRevokeGone},
 	{"RevokeInHandler", caseRevokeInHandler},
+	{"SwapBesideAtomics", caseSwap},
 }
 
 // whoAmI is a handler that answers with the number of the peer.
@@ -299,5 +301,93 @@ func caseRevokeInHandler(r *rig) {
 	}
 	if p := receive(r, "the disconnect is told", gone); p != pa {
 		r.Errorf("peer %d disconnected, %d was revoked", p, pa)
+	}
+}
+
+// caseSwap: a word that peers count up with CAS, and the server with Swap, in handlers and outside of
+// them, has counted them all.
+func caseSwap(r *rig) {
+	r.needs(writes)
+	const peers, each = 3, 100
+	m := r.region(1)
+	var e rdma.Endpoint
+	var k rdma.RKey
+	swap := func(from, to uint64) (bool, error) {
+		return m.MustSpan(64, mem.WordBytes).CompareAndSwap(0, from, to), nil
+	}
+	count := func() {
+		for done := false; !done; {
+			was := m.MustSpan(64, mem.WordBytes).Load(0)
+			var err error
+			if done, err = swap(was, was+1); err != nil {
+				r.Error(err)
+				return
+			}
+		}
+	}
+	e = r.listen(rdma.ListenOptions{})
+	k = r.register(e, m, rdma.AccessRead)
+	r.check(e.Serve(func(q *rdma.Request) {
+		if len(q.Body) > 0 {
+			count()
+		}
+		whoAmI(q)
+	}))
+	conns := make([]rdma.Conn, peers)
+	for i := range conns {
+		conns[i] = r.dial(e)
+		r.check(e.Grant(r.peerOf(conns[i]), k, writes))
+	}
+	if a, ok := e.(rdma.ApartAtomics); ok && a.AtomicsApart(r.peerOf(conns[0])) {
+		swap = func(from, to uint64) (bool, error) { return a.Swap(k, 64, from, to) }
+		for _, bad := range []struct {
+			k    rdma.RKey
+			addr uint64
+		}{{k + 100, 64}, {k, 1 << 60}, {k, 68}} {
+			if done, err := a.Swap(bad.k, bad.addr, 0, 1); err == nil || done {
+				r.Errorf("a word at %#x of region %d was swapped: %v, %v", bad.addr, bad.k, done, err)
+			}
+		}
+	}
+	m.MustSpan(64, mem.WordBytes).Store(0, 0)
+	var wg sync.WaitGroup
+	for _, c := range conns {
+		wg.Go(func() {
+			var b rdma.Batch
+			old, was := make([]uint64, 1), uint64(0)
+			for n := 0; n < each; {
+				b.Reset()
+				b.CAS(k, 64, was, was+1, old)
+				if err := rdma.Do(r.ctx, c, &b); err != nil {
+					r.Error(err)
+					return
+				}
+				if old[0] == was {
+					n++
+				}
+				was = old[0]
+				if n%4 == 0 {
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for range each {
+			count()
+		}
+	})
+	caller := r.dial(e)
+	wg.Go(func() {
+		for range each {
+			if _, err := rdma.Call(r.ctx, caller, []byte{1}, nil); err != nil {
+				r.Error(err)
+				return
+			}
+		}
+	})
+	wg.Wait()
+	if got := m.MustSpan(64, mem.WordBytes).Load(0); got != (peers+2)*each && !r.Failed() {
+		r.Errorf("%d were counted of %d", got, (peers+2)*each)
 	}
 }

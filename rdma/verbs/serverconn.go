@@ -60,7 +60,7 @@ func (e *endpoint) newConn(id *C.struct_rdma_cm_id, client [16]byte, role rdma.R
 	e.mu.last++
 	number := e.mu.last
 	e.mu.Unlock()
-	if n >= MaxConns {
+	if n >= MaxConns && client != e.loop.client {
 		return nil, fmt.Errorf("verbs: %d connections: %w", n, rdma.ErrTooLarge)
 	}
 	c := &serverConn{e: e, number: number, who: rdma.Identity{Role: role}, qp: new(C.struct_vb_qp), poller: e.pollers[int(number)%len(e.pollers)]}

@@ -37,7 +37,7 @@ fi
 run "provider: conformance, hostile peers, killed processes" verbs . -test.skip "$latency"
 run "hash index" hash 'TestConformance$/./verbs/(model|concurrent)|TestConformanceWithPast$/./verbs/concurrent'
 run "learned index" learned 'TestConformance$/././verbs/(model|concurrent)'
-run "transactions: histories of processes, some killed" server 'TestProcessHistoriesOverVerbs'
+run "transactions: histories of processes, some killed" server 'TestProcessHistoriesOverVerbs|TestWritersOverVerbs'
 run "transactions: snapshots beside writers, Views that go on as snapshots" server '^(TestSnapshotsBesideWriters|TestOvertakenViewGoesOn)$/^verbs$'
 run "roles: every request as every peer, roles that nothing proves" server '^(TestEveryRequestUnderEveryRole|TestARoleIsNotClaimed|TestAReaderOfTheDatabase)$/^verbs$'
 run "cluster: a takeover beside writers" cluster TestTakeoverOverVerbs
