@@ -14,7 +14,8 @@ const (
 	// MaxReads bounds the lookups and scans that a transaction makes. An iterator
 	// counts once, however many rows it returns; Lookups has no bound.
 	MaxReads = 1 << 16
-	// MaxWrites bounds the changes of rows and of secondary entries in a transaction.
+	// MaxWrites bounds the changes of rows, and of entries of secondary indexes and twins, in a
+	// transaction.
 	MaxWrites = 1 << 14
 	// MaxScanRows bounds the rows that one QueueScan returns, over all
 	// partitions. Iterators have no bound.

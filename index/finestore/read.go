@@ -1,12 +1,14 @@
 package finestore
 
 import (
+	"math"
 	"slices"
 
 	"drtmx/index"
 	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
+	"drtmx/internal/mem"
 )
 
 // Lookup implements index.Server.
@@ -92,6 +94,7 @@ func (c *scan) array(a *array) (goesOn bool) {
 	w := s.span(a.addr)
 	c.proves(a.addr, w.Load(s.lay.DeleteAt))
 	n := leaf.CountOf(w.Load(leaf.MetaWord))
+	c.prefetch(w, n)
 	for i := range n + 1 {
 		low, high, last := s.interval(a, i)
 		if low > c.hi {
@@ -111,6 +114,35 @@ func (c *scan) array(a *array) (goesOn bool) {
 		}
 	}
 	return true
+}
+
+// prefetch prefetches the rows and bins of an array of n keys: they are apart from it and from each
+// other, and the scan would wait for one after the other.
+func (c *scan) prefetch(w mem.Span, n int) {
+	s := c.s
+	most := s.lay.Slots
+	if c.limit > 0 {
+		most = c.limit - len(c.res.Entries)
+	}
+	for i := 0; i <= n && most > 0; i++ {
+		key := uint64(math.MaxUint64)
+		if i < n {
+			key = w.Load(s.lay.KeysAt + i)
+		}
+		if key < c.lo {
+			continue
+		}
+		if to := leaf.Below(w.Load(s.lay.BelowAt + i)); to != 0 && !to.IsRoot() {
+			s.binSpan(to.Addr()).Prefetch()
+		}
+		if key > c.hi || i == n {
+			return
+		}
+		if at := w.Load(s.lay.HeadsAt + i); at != 0 {
+			s.a.Span(at, s.lay.RowBlockWords).Prefetch()
+			most--
+		}
+	}
 }
 
 // below adds the rows of an interval.
@@ -139,6 +171,11 @@ func (c *scan) below(to leaf.Below) (goesOn bool) {
 func (c *scan) bin(addr uint64) (goesOn bool) {
 	c.proves(addr, c.s.binSpan(addr).Load(c.s.bins.DeleteAt))
 	c.rows = c.s.appendBin(c.rows[:0], addr)
+	for _, r := range c.rows {
+		if r.key >= c.lo && r.key <= c.hi {
+			c.s.a.Span(r.addr, c.s.lay.RowBlockWords).Prefetch()
+		}
+	}
 	for _, r := range c.rows {
 		if !c.row(r) {
 			return false

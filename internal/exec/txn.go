@@ -20,7 +20,8 @@ import (
 const (
 	// MaxReads bounds the lookups and scans that a transaction makes.
 	MaxReads = 1 << 16
-	// MaxWrites bounds the changes of rows and of secondary entries in a transaction.
+	// MaxWrites bounds the changes of rows, and of entries of secondary indexes and twins, in a
+	// transaction.
 	MaxWrites = wire.MaxWrites
 	// MaxScanRows bounds the rows that one scan returns, over all partitions.
 	MaxScanRows = 1 << 15

@@ -68,13 +68,15 @@ func (l *loopback) open(ctx context.Context, e *endpoint) error {
 	l.conn = c
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, far := range e.mu.conns {
-		if far.domain.client == l.client {
+	for _, far := range e.mu.conns { // one that has failed may still be there
+		if far.domain.client == l.client && (l.far == nil || far.number > l.far.number) {
 			l.far = far
-			return nil
 		}
 	}
-	return rdma.ErrPeerDown
+	if l.far == nil {
+		return rdma.ErrPeerDown
+	}
+	return nil
 }
 
 // end ends the connection: what has not taken effect will not. The lock is held.
