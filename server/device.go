@@ -90,7 +90,7 @@ func (l *leafRegion) swap(a rdma.ApartAtomics, addr, from, to uint64) (done, fai
 		if err == nil {
 			return done, false
 		}
-		// No header repeats, and nobody else makes this one.
+		// While the lock is held nobody else makes such changes, so one that has happened is this one.
 		if now := header.Load(0); now != from {
 			return now == to, false
 		}

@@ -42,7 +42,7 @@ type load struct {
 	Dawdle         time.Duration // the most that every second View and Update waits between its steps
 	ClocksStop     bool          // servers are paused, and their clocks with them: then staleness has no bound in real time
 	RollBacks      float64
-	Skews          float64 // share of Updates of the ordered table alone that form write skews, each with another
+	Skews          float64 // share of transactions that write that form write skews in the ordered table, each with another
 	OneTable       bool
 	Hows           uint64 // variations of steps that may occur
 	LossyCalls     bool   // calls may end with an unknown outcome: then what they deleted is not known either

@@ -124,7 +124,7 @@ func (e *endpoint) AtomicsApart(peer rdma.PeerID) bool {
 // Swap implements rdma.ApartAtomics.
 func (e *endpoint) Swap(key rdma.RKey, addr, from, to uint64) (bool, error) {
 	for _, ep := range e.all {
-		if a, ok := ep.(rdma.ApartAtomics); ok {
+		if a, ok := ep.(rdma.ApartAtomics); ok && a.AtomicsApart(0) {
 			return a.Swap(key, addr, from, to)
 		}
 	}
