@@ -4,8 +4,8 @@
 // its input:
 //
 //   - One processor runs the goroutines of a bubble, and takes none of them off
-//     before it waits: there is no preemption, and a system call keeps the
-//     processor.
+//     before it waits: there is no preemption, also none that was requested before
+//     the bubble began, and a system call keeps the processor.
 //   - The choices of the runtime (which case of a select, where a map's iteration
 //     begins, which of several goroutines that became runnable runs first, the
 //     order of timers of one moment) come from a generator that starts with the
@@ -123,6 +123,20 @@ func (bubble *synctestBubble) simMix(n uint64) uint64 {
 	{
 		"runtime/proc.go", "func retake(now int64) uint32 {\n	n := 0\n",
 		"func retake(now int64) uint32 {\n	if simBubbles.Load() > 0 {\n		return 0\n	}\n	n := 0\n",
+	},
+	// The runtime's monitor may have decided before the bubble began, and itself been held up since.
+	{
+		"runtime/proc.go", "		thread, ok := setBlockOnExitSyscall(pp)\n		if !ok {\n			// Not in a syscall, or something changed out from under us.\n			goto done\n		}\n",
+		"		thread, ok := setBlockOnExitSyscall(pp)\n		if !ok {\n			// Not in a syscall, or something changed out from under us.\n			goto done\n		}\n		if simBubbles.Load() > 0 {\n			thread.resume()\n			goto done\n		}\n",
+	},
+	{
+		"runtime/preempt.go", "mp.curg != nil && readgstatus(mp.curg)&^_Gscan != _Gsyscall\n",
+		"mp.curg != nil && readgstatus(mp.curg)&^_Gscan != _Gsyscall &&\n		(mp.curg.bubble == nil || mp.curg.preemptStop || sched.gcwaiting.Load())\n",
+	},
+	// A goroutine of the runtime itself, such as that of finalizers, comes before none of a bubble.
+	{
+		"runtime/proc.go", "func runqput(pp *p, gp *g, next bool) {\n",
+		"func runqput(pp *p, gp *g, next bool) {\n	if gp.bubble == nil && simBubbles.Load() > 0 {\n		next = false\n	}\n",
 	},
 	{
 		"runtime/proc.go", "	if randomizeScheduler && next && randn(2) == 0 {\n",
