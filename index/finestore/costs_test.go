@@ -43,7 +43,8 @@ func TestExactCosts(t *testing.T) {
 		w.rows[1000*k] = w.csn
 	}
 	w.write(20500, false) // a bin
-	for i := range uint64(leaf.BinSlots + 1) {
+	below := w.s.bins.Slots + 1
+	for i := range uint64(below) {
 		w.write(30001+i, false) // a root
 	}
 	w.write(40000, true) // a key of an array without a row
@@ -82,7 +83,7 @@ func TestExactCosts(t *testing.T) {
 		// Two arrays and perhaps one beside them, and the rows.
 		{"rows of arrays", 9000, 16000, 8, 2, 2 + 8},
 		{"a bin in the range", 17000, 24000, 9, 3, 1 + 1 + 9},
-		{"a root in the range", 25000, 32000, 25, 4, 1 + 1 + 2 + 25},
+		{"a root in the range", 25000, 32000, 8 + below, 4, 1 + 1 + 2 + 8 + below},
 		{"a bin that the range ends before", 17000, 20000, 4, 2, 1 + 4},
 	} {
 		w.op.scan.Start(index.Num(c.lo), index.Num(c.hi), 0)
@@ -128,7 +129,7 @@ func TestHostileMemory(t *testing.T) {
 	for range 800 {
 		w.change(keys)
 	}
-	for i := range uint64(2 * leaf.BinSlots) {
+	for i := range uint64(2 * w.s.bins.Slots) {
 		w.write(keys+1000+i, false)
 	}
 	var blocks [][2]int // address and words

@@ -139,7 +139,7 @@ func (s *Server) children(r leaf.Root) (fences, kids []uint64) {
 func (s *Server) giveLeft(p *place, r leaf.Root, rows []rowAt) bool {
 	left := r.Child(p.kid - 1)
 	have := s.binRows(left)
-	n := (leaf.BinSlots - len(have)) / 2
+	n := (s.bins.Slots - len(have)) / 2
 	if n == 0 {
 		return false
 	}

@@ -183,7 +183,7 @@ func (s *Server) newBin(low, high uint64, last bool, deleted uint64, rows []rowA
 func (s *Server) setBin(e *block.Edit, low, high uint64, last bool, rows []rowAt) {
 	e.Set(leaf.LowWord, low)
 	e.Set(leaf.HighWord, high)
-	for i := range leaf.BinSlots {
+	for i := range s.bins.Slots {
 		r := rowAt{}
 		if i < len(rows) {
 			r = rows[i]
@@ -205,7 +205,7 @@ func (s *Server) addToBin(p *place, key, row uint64) bool {
 			slot++
 		}
 	}
-	if slot == leaf.BinSlots {
+	if slot == s.bins.Slots {
 		return false
 	}
 	m.Live++

@@ -63,6 +63,7 @@ var simulated = []struct {
 	{"LoopbackIsBypassed", 3000, wrong, "writers"},
 	{"FirstBinEndsSharing", 3000, wrong, "storm:write skews"},
 	{"MergeEndsSharing", 3000, wrong, "storm:write skews"},
+	{"DividedBinEndsSharing", 3000, wrong, "storm:write skews"},
 	{"IntervalUnchecked", 1500, wrong, "bins"},
 	{"ShipmentsAreTakenAgain", 200, wrong + "|a twin does not have a key", "twins"},
 	{"TwinIsLate", 200, wrong + "|a twin does not have a key", "twins"},

@@ -13,7 +13,7 @@ import (
 
 // Bounds of what is below an array.
 const (
-	// BinSlots is the number of rows of a bin.
+	// BinSlots is the most rows that a bin has: half as many as an array of few slots has keys.
 	BinSlots = 16
 	// RootChildren is the number of bins below a root.
 	RootChildren = 8
@@ -59,7 +59,7 @@ func (b Below) Valid() bool { return (b.IsBin() || b.IsRoot()) && b.Addr() != 0 
 
 // Bins is the layout of the bins below the arrays of a layout.
 func (l *Layout) Bins() Layout {
-	b, err := NewLayout(l.ID, Bin, l.RowWords, BinSlots)
+	b, err := NewLayout(l.ID, Bin, l.RowWords, min(BinSlots, max(MinSlots, l.Slots/2)))
 	if err != nil {
 		panic(err) // the array has rows of the same size
 	}

@@ -46,9 +46,11 @@ func TestArrays(t *testing.T) {
 			}
 		}
 	})
-	b := (&Layout{ID: 7, Kind: Frozen, RowWords: 3}).Bins()
-	if b.LeafBytes() != 320 || b.Kind != Bin {
-		t.Errorf("bins: %+v", b)
+	for slots, want := range map[int]int{MinSlots: MinSlots, 6: MinSlots, 16: 8, 39: BinSlots} {
+		b := (&Layout{ID: 7, Kind: Frozen, RowWords: 3, Slots: slots}).Bins()
+		if b.Slots != want || b.LeafBytes() != uint64(64+16*want) || b.Kind != Bin {
+			t.Errorf("bins of an array of %d slots: %+v, want %d slots", slots, b, want)
+		}
 	}
 }
 
