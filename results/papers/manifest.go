@@ -52,9 +52,9 @@ func y(what, workload, engines string, ratios []ratio, more ...string) run {
 	}
 }
 
-// here is the same on this machine, which is not modelled, with four clients.
+// here is the same on this machine, which is not modelled.
 func here(what, workload, engines string, ratios []ratio, more ...string) run {
-	r := y(what, workload, engines, ratios, append([]string{"--clients", "4"}, more...)...)
+	r := y(what, workload, engines, ratios, more...)
 	at := slices.Index(r.args, "--node")
 	r.args = slices.Delete(r.args, at, at+2)
 	return r
