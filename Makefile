@@ -44,9 +44,8 @@ ycsb: build
 compare: build
 	@$(BIN)/drtmx tpcc compare $(ARGS)
 
-# `make lint` runs all of vet, so go test need not run a part of it.
 test:
-	$(GO) test -vet=off -p 4 -timeout 10m ./server/... ./internal/cluster ./internal/command ./...
+	$(GO) test -p 4 -timeout 10m ./server/... ./internal/cluster ./internal/command ./...
 
 # Tests the verbs provider in a guest with Soft-RoCE; DEVICE=mlx5_0 uses that
 # device of this machine instead.

@@ -400,7 +400,7 @@ var manifest = []figure{
 			here("D, not modelled", "d", "finestore,xstore", []ratio{rate("finestore", "xstore", "")}, "--duration", "6s"),
 			y("C", "c", "finestore,xstore", []ratio{rate("finestore", "xstore", "")}),
 		},
-		differs: "An insert is one RPC in both, and its handler takes longer with a bin to make. Training, of which there is less, is in the background, and the model leaves it out: see 8, 9. The model stretches time, so that its node performs some hundred inserts in a run of D, and between two of them the clients use the same processors for milliseconds. What handlers take for such an insert varies from run to run, more with FineStore than with XStore, and the ratio of D with it. Without the model it varies little.",
+		differs: "An insert is one RPC in both, and its handler takes longer with a bin to make. Training, of which there is less, is in the background, and the model leaves it out: see 8, 9. The model stretches time, so that its node performs some hundred inserts in a run of D, and between two of them the clients use the same processors for milliseconds. What handlers take for such an insert varies from run to run, and the ratio of D with it: the ranges above show how much less it does without the model.",
 	},
 	{
 		paper: "FineStore", name: "4, 8, 9, 12b-d", slow: true,
