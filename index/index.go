@@ -238,6 +238,14 @@ type Client interface {
 	Stats() ClientStats
 }
 
+// Outdating is a Client that caches what the server may have replaced as a whole.
+type Outdating interface {
+	// Outdate says that the server has replaced what the client half may hold. It reports whether
+	// it holds any of that: then the next Maintain fetches all of it again, and lookups use what
+	// is held until then.
+	Outdate() bool
+}
+
 // ClientStats count the work of a client half.
 type ClientStats struct {
 	Lookups    uint64

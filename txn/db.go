@@ -204,7 +204,8 @@ func (db *DB) NewSession(ctx context.Context) (*Session, error) {
 }
 
 // Seal ends loading: the servers train the models of all ordered indexes and
-// refuse further loads.
+// refuse further loads. This DB fetches the models that it has used; other
+// processes do so once their lookups go wrong.
 func (db *DB) Seal(ctx context.Context) error { return db.exec().Seal(ctx) }
 
 // IndexStats returns the counters of the client halves of all indexes.

@@ -447,6 +447,20 @@ func (rd *reader) maintain(ctx context.Context, p *opPool) error {
 	return nil // a corrupt index is being rewritten; reads fall back to the server until the next refresh
 }
 
+// outdate fetches again what the client halves of a server's indexes hold and the server has
+// replaced. Where that fails, the next read tries it again.
+func (rd *reader) outdate(ctx context.Context, server placement.Server) {
+	lf := rd.net.lives[server]
+	for part := range rd.db.placement.Of(server) {
+		for ix := range rd.db.Catalog().Indexes {
+			c := rd.db.client(lf, ix, part)
+			if o, ok := c.(index.Outdating); ok && o.Outdate() {
+				_ = rd.maintain(ctx, &opPool{client: c, server: server})
+			}
+		}
+	}
+}
+
 func (p *opPool) get() index.GetOp {
 	if n := len(p.spare); n > 0 {
 		op := p.spare[n-1]

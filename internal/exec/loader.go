@@ -187,7 +187,7 @@ func (l *Loader) Close() error {
 }
 
 // Seal ends loading: the servers train the models of all ordered indexes, and refuse
-// further loads.
+// further loads. Models that this client has fetched before are fetched again.
 func (db *DB) Seal(ctx context.Context) error {
 	s, err := db.acquire(ctx)
 	if err != nil {
@@ -198,6 +198,7 @@ func (db *DB) Seal(ctx context.Context) error {
 		if err := s.controlOp(ctx, i, wire.OpSeal); err != nil {
 			return err
 		}
+		s.reader.outdate(ctx, i)
 	}
 	return nil
 }

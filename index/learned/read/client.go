@@ -40,6 +40,7 @@ type Client struct {
 
 	cur       atomic.Pointer[cache]
 	doubtful  atomic.Bool // the generation may not be the current one
+	outdated  atomic.Bool // and none of its sub-models is
 	work      sync.Mutex  // held during Maintain
 	stale     staleList
 	nextOp    atomic.Uint32
@@ -50,7 +51,10 @@ type Client struct {
 	nodes     *nodeCache // nil unless the client caches inner nodes
 }
 
-var _ index.Client = (*Client)(nil)
+var (
+	_ index.Client    = (*Client)(nil)
+	_ index.Outdating = (*Client)(nil)
+)
 
 // New makes the client half of the index whose root block is at root, in the region
 // rkey. It reads nothing: lookups fall back to the server until the first Maintain.
@@ -137,6 +141,17 @@ func (c *Client) Stale() bool {
 	return c.cur.Load() == nil || c.doubtful.Load() || c.stale.n.Load() > 0
 }
 
+// Outdate implements index.Outdating. Without it, lookups have to miss before a sub-model that
+// was trained again is fetched. Inner nodes are checked by each lookup, and need no such thing.
+func (c *Client) Outdate() bool {
+	if c.cur.Load() == nil || c.nodes != nil {
+		return false
+	}
+	c.outdated.Store(true)
+	c.doubtful.Store(true)
+	return true
+}
+
 // Stats returns a snapshot of the statistics.
 func (c *Client) Stats() index.ClientStats {
 	var s index.ClientStats
@@ -194,6 +209,12 @@ func (c *Client) Maintain(ctx context.Context, conn rdma.Conn) error {
 	switch again := c.doubtful.Swap(false); {
 	case c.nodes != nil:
 		return f.loadNodes(h)
+	case c.outdated.Swap(false):
+		err := f.load(nil)
+		if err != nil {
+			c.Outdate()
+		}
+		return err
 	case h == nil || again:
 		return f.load(h)
 	}
