@@ -398,6 +398,16 @@ type OrderedServer interface {
 	ScanAt(lo, hi Key, limit int, at clock.Tick, res *ScanResult, buf []uint64) []uint64
 }
 
+// Hinted is an OrderedServer of which rows may be hints: words that readers check elsewhere, so that
+// it does not matter which of two they get.
+type Hinted interface {
+	OrderedServer
+	// SetHint replaces a row of one word, if its header is the given one: the row has not changed
+	// since it had that, and is not locked. The header stays, so proofs of the row stay good. It
+	// is a mutator.
+	SetHint(key Key, was block.Header, hint uint64) bool
+}
+
 // Maintainer is a Server with background work, such as training models. now is the time since
 // some fixed moment. lock keeps mutators out; it is taken for short sections, and may be nil if
 // the caller keeps mutators out. One goroutine at a time may be in these methods. Each call does

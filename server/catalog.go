@@ -185,6 +185,11 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 		p.use(c)
 	}
 	was := cat.Swap(c)
+	for id, ix := range was.Indexes {
+		if ix.IsBuilding() && !c.Indexes[id].IsBuilding() {
+			cat.s.fetchPlaces(c.Indexes[id]) // if it is a twin
+		}
+	}
 	for _, id := range withdrawn(was, c) {
 		cat.s.workers.background(func() { cat.empty(id) })
 	}

@@ -61,6 +61,7 @@ type work struct {
 	get      index.GetResult
 	scan     index.ScanResult
 	shipping wire.Shipping
+	places   wire.PlacesRequest
 	buf      []uint64
 	resp     []byte
 	batch    batch
@@ -102,6 +103,8 @@ func (s *Server) serve(r *rdma.Request) {
 		s.handleCall(r, w, &d)
 	case wire.OpShip:
 		s.handleShip(r, w)
+	case wire.OpPlaces:
+		s.handlePlaces(r, w, &d)
 	case wire.OpPrepare, wire.OpHandOver, wire.OpDecide, wire.OpResolve:
 		s.driver.handle(r, w, &d, op)
 	case wire.OpOutcome:
@@ -167,6 +170,9 @@ func (s *Server) seal() verdict {
 		if _, err := s.durable.log.AppendWait(r.Append(nil)); err != nil {
 			return logVerdict(err)
 		}
+	}
+	for _, ix := range s.catalog.Load().Indexes {
+		s.fetchPlaces(ix)
 	}
 	for _, p := range s.parts.here {
 		start := time.Now()

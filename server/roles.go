@@ -36,6 +36,7 @@ var leastRole = map[wire.Op]rdma.Role{
 	wire.OpCatalog:  rdma.RoleServer,
 	wire.OpCopy:     rdma.RoleServer,
 	wire.OpShip:     rdma.RoleServer,
+	wire.OpPlaces:   rdma.RoleServer,
 }
 
 // needs returns the least role for a request.

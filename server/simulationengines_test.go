@@ -82,14 +82,14 @@ func ofTwins() []scenario {
 			comeAndGo(l, s)
 			l.Twin = tables.TwinNext
 		}, upset: func(u *upsetting) {
-			u.disturb(map[wire.Op]rates{wire.OpShip: {hold: 0.1, late: 0.1, twice: 0.3}})
+			u.disturb(map[wire.Op]rates{wire.OpShip: {hold: 0.1, late: 0.1, twice: 0.3}, wire.OpPlaces: {hold: 0.3, late: 0.3}})
 		}},
 		{name: "twins that leave while messages are late", servers: 3, loses: true, load: func(l *load, s *rng.Stream) {
 			comeAndGo(l, s)
 			l.Twin = []tables.Twin{tables.TwinLocal, tables.TwinSync, tables.TwinNext}[s.Intn(3)]
 			l.Rebuild, l.Rest = true, between(s, 0, 20)
 		}, upset: func(u *upsetting) {
-			u.disturb(map[wire.Op]rates{wire.OpCatalog: {hold: 0.5, late: 0.1, twice: 0.1}, wire.OpShip: {hold: 0.1, late: 0.05, twice: 0.05}})
+			u.disturb(map[wire.Op]rates{wire.OpCatalog: {hold: 0.5, late: 0.1, twice: 0.1}, wire.OpShip: {hold: 0.1, late: 0.05, twice: 0.05}, wire.OpPlaces: {hold: 0.3, late: 0.3}})
 		}},
 	}
 }

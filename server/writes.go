@@ -206,6 +206,11 @@ func (wr *writer) placeIn(twin *tables.Index, key index.Key) uint64 {
 	if twin.Table.Def().Twin != tables.TwinLocal || wr.p.durable != nil || rows.def.Strings {
 		return 0
 	}
+	return wr.rowAt(rows, key)
+}
+
+// rowAt returns the address of a row, 0 if it is not there or is locked. The caller holds the mutex.
+func (wr *writer) rowAt(rows *hosted, key index.Key) uint64 {
 	if rows.Lookup(key, &wr.found); wr.found.Status != index.Found {
 		return 0
 	}

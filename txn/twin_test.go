@@ -283,7 +283,7 @@ func TestRoundsOfTwins(t *testing.T) {
 		{"local", tables.TwinLocal, false, 3},
 		{"local, loaded", tables.TwinLocal, true, 3},
 		{"next", tables.TwinNext, false, 3},
-		{"next, loaded", tables.TwinNext, true, 4},
+		{"next, loaded", tables.TwinNext, true, 3},
 		{"sync", tables.TwinSync, false, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -316,7 +316,10 @@ func TestRoundsOfTwins(t *testing.T) {
 			}
 			defer s.Close()
 			var was, is uint64
-			for range 3 { // the first ones load models and the directory
+			end := time.Now().Add(testseed.Patience())
+			// Places of loaded rows come in the background.
+			late := c.loaded && c.twin == tables.TwinNext
+			for i := 0; i < 3 || late && is-was != c.rounds && time.Now().Before(end); i++ { // the first ones load models and the directory
 				was = is
 				if err := s.View(ctx, func(x *txn.Txn) error {
 					es, err := x.QueueScan(w.tab.Primary(), w.key(10), w.key(19), 0).Entries()

@@ -18,7 +18,7 @@ import (
 
 // Version is checked at Hello; both sides must use the same version of the
 // protocol, and of the memory that clients READ.
-const Version = 25
+const Version = 26
 
 // Op is the first byte of a request.
 type Op uint8
@@ -49,6 +49,7 @@ const (
 	OpLease                  // how long the server certainly keeps its place: see Lease
 	OpWriter                 // a client writes an index one-sided: see WriterRequest
 	OpShip                   // changes of twins of another partition: see Shipping
+	OpPlaces                 // where rows are of which another partition has a twin: see PlacesRequest
 )
 
 var opNames = map[Op]string{
@@ -56,7 +57,7 @@ var opNames = map[Op]string{
 	OpOutcome: "outcome", OpLoad: "load", OpSeal: "seal", OpStats: "stats", OpResolve: "resolve",
 	OpHandOver: "hand-over", OpValidate: "validate", OpGoodbye: "goodbye", OpAdopt: "adopt", OpReserve: "reserve",
 	OpAlter: "alter", OpCatalog: "catalog", OpEmpty: "empty", OpBackup: "backup", OpCopy: "copy", OpLease: "lease", OpWriter: "writer",
-	OpShip: "ship",
+	OpShip: "ship", OpPlaces: "places",
 }
 
 func (o Op) String() string {

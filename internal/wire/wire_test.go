@@ -256,6 +256,8 @@ func FuzzDecoders(f *testing.F) {
 	f.Add(AppendShipped(AppendShipped(AppendShipping(nil, &Shipping{From: 1, To: 2, Incarnation: 3, First: 4}),
 		&ShippedEntry{Index: 5, Gone: true, Strings: true, Key: index.Str("k")}), &ShippedEntry{Index: 6, Last: true, Key: index.Num(9), Place: 4096}))
 	f.Add(AppendAnswerToShipping([]byte{0}, &Shipped{UpTo: 7, Refused: []Refused{{Number: 6, Code: OutOfMemory, Text: "full"}}}))
+	f.Add((&PlacesRequest{Partition: 3, Index: 2, Keys: []uint64{7, 1 << 40}}).Append(nil))
+	f.Add(AppendPlaces([]byte{0}, []uint64{4096, 0}))
 	f.Add([]byte("\x00{\"server\":1,\"indexes\":[{\"Rows\":3}],\"next\":2}"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 {
@@ -308,6 +310,17 @@ func FuzzDecoders(f *testing.F) {
 		if got.Decode(&d) == nil {
 			if again := AppendAnswerToShipping(b[:1:1], &got); !bytes.Equal(again, b) {
 				t.Fatalf("answer to shipments %x encodes again as %x", b, again)
+			}
+		}
+		var places PlacesRequest
+		d = NewDecoder(b[1:])
+		if places.Decode(&d) == nil && !bytes.Equal(places.Append(nil)[1:], b[1:]) {
+			t.Fatalf("question about places %x decodes as %+v", b, places)
+		}
+		for n := range 3 {
+			d = NewDecoder(b[1:])
+			if got, err := d.Places(nil, n); err == nil && !bytes.Equal(AppendPlaces(b[:1:1], got), b) {
+				t.Fatalf("places %x decode as %v", b, got)
 			}
 		}
 		var q WriterRequest

@@ -273,3 +273,21 @@ func (t *Tree) Load(key index.Key, row []uint64, head block.Header) error {
 	t.Publish(h, row, head)
 	return nil
 }
+
+// SetHint implements index.Hinted, for rows of one word in the leaves: READs see either word whole.
+func (t *Tree) SetHint(key index.Key, was block.Header, hint uint64) bool {
+	if t.lay.Kind != leaf.Inline || t.lay.RowWords != 1 {
+		return false
+	}
+	addr := t.descend(key)
+	slot := t.keys.slot(addr, key)
+	if slot < 0 {
+		return false
+	}
+	s := t.span(addr)
+	if block.Header(s.Load(t.lay.HeadsAt+slot)) != was {
+		return false
+	}
+	s.Store(t.lay.RowsAt+slot, hint)
+	return true
+}
