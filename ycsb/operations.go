@@ -95,6 +95,11 @@ func (d *database) insert(tx *txn.Txn, key string, row tables.Row) error {
 	if err != nil {
 		return err
 	}
+	if d.lookFirst { // the write then carries the address
+		if _, err := tx.Get(d.table, k); err != nil && !errors.Is(err, txn.ErrNotFound) {
+			return err
+		}
+	}
 	if d.upsert {
 		return tx.Put(d.table, k, row)
 	}

@@ -39,6 +39,7 @@ type options struct {
 	cache         txn.Cache
 	locationCache int
 	upsert        bool
+	lookFirst     bool // inserts READ the place of the record first
 	atServer      bool // updates and read-modify-writes
 	serverWrites  bool // see txn.Config
 	seed          uint64
@@ -111,6 +112,7 @@ func readOptions(p *properties.Properties) (*options, error) {
 		},
 		locationCache: int(r.Int(props.LocationCache, 0, -1, cacheBytesMax)),
 		upsert:        r.Bool(props.Upsert, false),
+		lookFirst:     r.OneOf(props.Insert, "server", "server", "client") == "client",
 		serverWrites:  r.OneOf(props.Writes, "client", "client", "server") == "server",
 		seed:          uint64(r.Int(props.Seed, 1, 0, 1<<62)),
 	}

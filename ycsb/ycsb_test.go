@@ -224,6 +224,31 @@ func TestUpsert(t *testing.T) {
 	}
 }
 
+// TestInsertByClient: an insert that looks first does what one does that does not.
+func TestInsertByClient(t *testing.T) {
+	for _, upsert := range []string{"false", "true"} {
+		db := create(t, with("drtmx.insert", "client", "drtmx.upsert", upsert))
+		ctx := worker(t, db)
+		if err := db.Insert(ctx, table, "ann", values("field0", "a")); err != nil {
+			t.Fatal(err)
+		}
+		want, err := "a", db.Insert(ctx, table, "ann", values("field0", "b"))
+		if upsert == "true" {
+			want = "b"
+		} else if errors.Is(err, txn.ErrExists) {
+			err = nil
+		} else {
+			t.Errorf("inserted twice: %v", err)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		if got, err := db.Read(ctx, table, "ann", []string{"field0"}); err != nil || string(got["field0"]) != want {
+			t.Errorf("upsert=%s: %q, %v, want %q", upsert, got, err, want)
+		}
+	}
+}
+
 // go-ycsb takes its values back when an operation returns, and may write to
 // what it was given.
 func TestValuesAreCopiedBothWays(t *testing.T) {

@@ -88,6 +88,19 @@ func TestComparedTreesCountLevels(t *testing.T) {
 	}
 }
 
+// TestComparedInsertsLookFirst: an insert is one RPC, and drtmx.insert=client READs before it, or asks
+// the server while models are not trained.
+func TestComparedInsertsLookFirst(t *testing.T) {
+	c := compared(t, "--engines", "finestore,finestore+insert=client,hash,hash+insert=client", "--clients", "2", "--repeat", "1", "--count", "200",
+		"-p", "recordcount=2000", "-p", "readproportion=0", "-p", "updateproportion=0", "-p", "insertproportion=1", "-p", "drtmx.keys=number")
+	for _, r := range c.Runs {
+		k, looks := r.Kinds["INSERT"], strings.HasSuffix(r.Engine, "insert=client")
+		if k.Count != 200 || k.RPCs < 1 || k.RPCs > 1.5 || looks != (k.Reads >= 1) || !looks && k.Reads > 0 {
+			t.Errorf("%s: %+v", r.Engine, k)
+		}
+	}
+}
+
 // TestComparedScansAreValidated: a View that has read several leaves validates them, in a
 // round that is counted apart.
 func TestComparedScansAreValidated(t *testing.T) {

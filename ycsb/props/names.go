@@ -30,7 +30,10 @@ const (
 	Cache         = "drtmx.cache"
 	Models        = "drtmx.models"
 	Update        = "drtmx.update"
-	Upsert        = "drtmx.upsert"
+	// Insert says which side finds the place of a new record: the server (the default), or the client, which
+	// READs there and sends the address with the record.
+	Insert = "drtmx.insert"
+	Upsert = "drtmx.upsert"
 	// Writes is where transactions commit that clients can commit without a data server: at the
 	// client (the default), or at the server.
 	Writes = "drtmx.writes"
@@ -50,7 +53,7 @@ const (
 const WriterLeaseMax = 86_400_000
 
 var names = []string{
-	Addr, Cache, DataDir, Design, Durability, Fabric, KeyKind, LocationCache, Memory, Models, Partitioning, Partitions, Primary,
+	Addr, Cache, DataDir, Design, Durability, Fabric, Insert, KeyKind, LocationCache, Memory, Models, Partitioning, Partitions, Primary,
 	ReadModifyWrite, Report, Seed, Servers, Twin, Update, Upsert, WriterLease, Writes,
 }
 
