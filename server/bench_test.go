@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"drtmx/tables"
 	"drtmx/txn"
@@ -196,6 +199,60 @@ func BenchmarkTwins(b *testing.B) {
 				}
 			}
 			report(b)
+		})
+	}
+}
+
+// BenchmarkShippedInserts reports how the time of an insert into a table with a twin in the next
+// partition is spent, in percent: until its keys are in a message to the twin, until that is answered,
+// and the rest.
+func BenchmarkShippedInserts(b *testing.B) {
+	for _, clients := range []int{1, 32} {
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
+			cat, err := tables.NewCatalog(tables.Def{
+				Name: "t", Primary: tables.Hash, Twin: tables.TwinNext, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+				Partition: tables.Partitioning{Kind: tables.ByHash},
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			cl, err := Embedded(b.Context(), EmbeddedConfig{Catalog: cat, Servers: 2})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer cl.Close()
+			tab := cat.MustTable("t")
+			var next atomic.Uint64
+			var spent atomic.Int64
+			var wg sync.WaitGroup
+			b.ResetTimer()
+			for range clients {
+				wg.Go(func() {
+					for {
+						k, since := next.Add(1), time.Now()
+						if k > uint64(b.N) {
+							return
+						}
+						if err := cl.DB.Update(b.Context(), func(x *txn.Txn) error { return x.Insert(tab, tables.Num(k), tab.NewRow()) }); err != nil {
+							b.Error(err)
+							return
+						}
+						spent.Add(int64(time.Since(since)))
+					}
+				})
+			}
+			wg.Wait()
+			b.StopTimer()
+			var wait, ship float64
+			for _, s := range cl.Servers {
+				for _, p := range s.Stats().Partitions {
+					wait, ship = wait+p.ShippedWait, ship+p.ShippedTime
+				}
+			}
+			whole := time.Duration(spent.Load()).Seconds() / 100
+			b.ReportMetric(wait/whole, "wait-%")
+			b.ReportMetric(ship/whole, "shipping-%")
+			b.ReportMetric(100-(wait+ship)/whole, "rest-%")
 		})
 	}
 }

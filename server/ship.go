@@ -58,7 +58,8 @@ type shipments struct {
 	gone        bool                // its memory is lost, and the twins with it
 	entries     []wire.ShippedEntry // memory
 
-	shipped, messages uint64 // counted
+	shipped, messages uint64        // counted
+	waited, underWay  time.Duration // sums: before a transaction was in a message, and until that was answered
 }
 
 // shipment is one transaction.
@@ -67,6 +68,8 @@ type shipment struct {
 	entries []byte // as wire.AppendShipped encodes them
 	n       int    // how many
 	q       request
+
+	since, sent time.Duration // by clock.Fast: when it was to be sent, and when it was in a message first
 }
 
 // Bounds of the shipping.
@@ -155,6 +158,7 @@ func (t *prepared) drop() {
 
 // send sends a shipment. The request is answered when it is committed. The caller holds the mutex.
 func (sh *shipments) send(s *shipment) {
+	s.since = clock.Fast()
 	sh.queue = append(sh.queue, s)
 	if !sh.working {
 		sh.working = true
@@ -199,12 +203,15 @@ func (sh *shipments) work() {
 func (sh *shipments) message(b []byte) (_ []byte, n int) {
 	s := sh.p.srv
 	b = wire.AppendShipping(b, &wire.Shipping{From: sh.p.id, To: sh.to, Incarnation: s.parts.incarnation, First: sh.first, Tick: sh.p.ticks.present()})
+	now := clock.Fast()
 	for entries := 0; n < len(sh.queue); n++ {
 		next := sh.queue[n]
 		if entries += next.n; n > 0 && (len(b)+len(next.entries) > shippedBytes || entries > wire.MaxShipped) {
 			break
 		}
-		b = append(b, next.entries...)
+		if b = append(b, next.entries...); next.sent == 0 {
+			next.sent = now
+		}
 	}
 	return b, n
 }
@@ -284,7 +291,7 @@ func (sh *shipments) answered(a *wire.Shipped) (n int) {
 	p.mu.Lock()
 	defer p.unlock()
 	p.ticks.advance()
-	tick := max(a.Tick, p.ticks.own.Tick())
+	tick, now := max(a.Tick, p.ticks.own.Tick()), clock.Fast()
 	for n < len(sh.queue) && (sh.gone || sh.first <= a.UpTo) {
 		s := sh.queue[n]
 		if code, text, refused := a.Refusal(sh.first); refused && !sh.gone {
@@ -293,6 +300,8 @@ func (sh *shipments) answered(a *wire.Shipped) (n int) {
 		} else {
 			s.t.end(true, max(s.t.vote, tick))
 			sh.shipped++
+			sh.waited += max(s.sent-s.since, 0)
+			sh.underWay += max(now-s.sent, 0)
 		}
 		p.requests.over = append(p.requests.over, &s.q)
 		sh.first++

@@ -174,6 +174,7 @@ func (p *partition) stats() wire.PartitionStats {
 		Partition: int(p.id), Loaded: p.sealed, Commits: p.commits, Conflicts: p.aborts, Prepared: p.nprepare,
 		Parked: p.requests.parking.parked, ParkedLong: p.requests.parking.expired,
 		Shipped: p.shipments.shipped, ShippedMessages: p.shipments.messages,
+		ShippedWait: p.shipments.waited.Seconds(), ShippedTime: p.shipments.underWay.Seconds(),
 	}
 	st.HorizonLag = p.records.horizon.lag()
 	h := p.arena.History().Stats()

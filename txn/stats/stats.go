@@ -168,11 +168,15 @@ type Partition struct {
 	// Shipped are transactions whose keys a twin in the next partition has got, by ShippedMessages.
 	Shipped         uint64 `json:"shipped,omitempty"`
 	ShippedMessages uint64 `json:"shipped_messages,omitempty"`
-	Parked          uint64 `json:"parked"`       // requests that waited, for the decision of a transaction in doubt or behind others for a row
-	ParkedLong      uint64 `json:"parked_long"`  // of Parked: gave up
-	UsedBytes       uint64 `json:"used_bytes"`   // of its regions
-	MappedBytes     uint64 `json:"mapped_bytes"` // by which they have grown so far
-	LimitBytes      uint64 `json:"limit_bytes"`  // to which they may grow
+	// ShippedWait and ShippedTime are sums over them, in seconds: until a transaction was in a message, and
+	// from then until the message was answered.
+	ShippedWait float64 `json:"shipped_wait_seconds,omitempty"`
+	ShippedTime float64 `json:"shipped_time_seconds,omitempty"`
+	Parked      uint64  `json:"parked"`       // requests that waited, for the decision of a transaction in doubt or behind others for a row
+	ParkedLong  uint64  `json:"parked_long"`  // of Parked: gave up
+	UsedBytes   uint64  `json:"used_bytes"`   // of its regions
+	MappedBytes uint64  `json:"mapped_bytes"` // by which they have grown so far
+	LimitBytes  uint64  `json:"limit_bytes"`  // to which they may grow
 
 	// HorizonLag is how many commits are visible and not yet durable.
 	HorizonLag int `json:"horizon_lag"`
