@@ -99,8 +99,16 @@ var serverBugs = []bug{
 			new:  "	sh.queue = append(sh.queue, s)\n	s.t.end(true, s.t.vote)\n	sh.p.requests.over = append(sh.p.requests.over, &s.q)\n",
 		}, {
 			file: "server/ship.go",
-			old:  "			s.t.end(true, max(s.t.vote, tick))\n			sh.shipped++\n		}\n		p.requests.over = append(p.requests.over, &s.q)\n",
-			new:  "			_ = tick\n			sh.shipped++\n		}\n",
+			old:  "			s.t.end(true, max(s.t.vote, tick))\n",
+			new:  "			_ = tick\n",
+		}, {
+			file: "server/ship.go",
+			old:  "			s.t.end(false, 0)\n			s.q.result",
+			new:  "			s.q.result",
+		}, {
+			file: "server/ship.go",
+			old:  "		p.requests.over = append(p.requests.over, &s.q)\n		sh.first++\n",
+			new:  "		sh.first++\n",
 		}},
 		caught: []test{{"server", "TestRefusedShipments", "want ErrOutOfMemory"}},
 	},
