@@ -462,7 +462,7 @@ var manifest = []figure{
 			y("inserts", "d", "finestore+insert=client,finestore", []ratio{rate("finestore+insert=client", "finestore", "above 1")}, inserts...),
 			y("updates", "a", "finestore+update=client,finestore", []ratio{rate("finestore+update=client", "finestore", "above 1")}, "-p", "readproportion=0", "-p", "updateproportion=1"),
 		},
-		differs: "Writes by clients alone are left out: data servers apply all writes of this engine.",
+		differs: "Updates by servers alone are procedures, which read and write at the data server. Writes by clients alone are left out: data servers apply all writes of this engine.",
 	},
 	{paper: "FineStore", name: "20", says: "a barrier of read-copy-update beats remote locks", missing: "merges are made in place, so there is no barrier: docs/finestore.md"},
 }
