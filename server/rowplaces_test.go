@@ -1,7 +1,10 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"drtmx/index"
@@ -89,13 +92,12 @@ func (r *placeRig) check(t *testing.T) (without int) {
 }
 
 // change deletes some keys, and inserts them again, in one transaction each.
-func (r *placeRig) change(t *testing.T, keys ...uint64) {
-	t.Helper()
+func (r *placeRig) change(ctx context.Context, keys ...uint64) error {
 	for _, fn := range []func(x *txn.Txn, k uint64) error{
 		func(x *txn.Txn, k uint64) error { return x.Delete(r.tab, tables.Num(k)) },
 		func(x *txn.Txn, k uint64) error { return x.Insert(r.tab, tables.Num(k), r.tab.NewRow()) },
 	} {
-		if err := r.DB.Update(t.Context(), func(x *txn.Txn) error {
+		if err := r.DB.Update(ctx, func(x *txn.Txn) error {
 			for _, k := range keys {
 				if err := fn(x, k); err != nil {
 					return err
@@ -103,9 +105,10 @@ func (r *placeRig) change(t *testing.T, keys ...uint64) {
 			}
 			return nil
 		}); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
+	return nil
 }
 
 // settled waits until no transaction is under way.
@@ -162,8 +165,10 @@ func TestPlacesBesideWriters(t *testing.T) {
 		defer close(done)
 		for i := range uint64(changes) {
 			k := 7 * i % (keys - 8)
-			r.change(t, k)
-			r.change(t, k+1, k+2, k+3)
+			if err := errors.Join(r.change(t.Context(), k), r.change(t.Context(), k+1, k+2, k+3)); err != nil {
+				t.Error(err)
+				return
+			}
 		}
 	}()
 	sweeps := 0
@@ -194,12 +199,17 @@ func TestLatePlacesAreNotTaken(t *testing.T) {
 		if err := pl.collect(); err != nil || len(pl.keys) < 20 {
 			t.Fatalf("partition %d: %d entries, %v", id, len(pl.keys), err)
 		}
-		r.change(t, pl.keys[:8]...)
-		r.change(t, pl.keys[0]) // by a shipment, which brings the place
-		if err := pl.ask(); err != nil {
+		elsewhere := r.partition((id + 1) % 4).placing(r.tab.Twin())
+		if err := errors.Join(elsewhere.collect(), r.change(t.Context(), pl.keys[:4]...)); err != nil { // shipped, with places
 			t.Fatal(err)
 		}
-		r.change(t, pl.keys[8:16]...)
+		both := pl.keys[4:8] // with a key of another partition: without places
+		if len(elsewhere.keys) > 0 {
+			both = append(slices.Clone(both), elsewhere.keys[0])
+		}
+		if err := errors.Join(r.change(t.Context(), both...), pl.ask(), r.change(t.Context(), pl.keys[8:16]...)); err != nil {
+			t.Fatal(err)
+		}
 		r.settled(t)
 		if n, want := pl.set(), len(pl.keys)-16; n != want {
 			t.Errorf("partition %d: %d entries get places, want %d", id, n, want)
