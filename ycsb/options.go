@@ -151,7 +151,7 @@ func readOptions(p *properties.Properties) (*options, error) {
 		if o.addr == "" {
 			r.Fault("%s has no value: want the --runtime-dir of drtmx serve, or sockets of its data servers", props.Addr)
 		}
-		for _, name := range []string{props.Fabric, props.Servers, props.Partitions, props.Memory, props.Partitioning, props.Models, props.Durability, props.DataDir} {
+		for _, name := range []string{props.Fabric, props.Servers, props.Partitions, props.Memory, props.Partitioning, props.Models, props.Durability, props.DataDir, props.WriterLease} {
 			if r.Has(name) {
 				r.Fault("%s with %s: want one of them, for a running cluster has its own", name, props.Addr)
 			}

@@ -626,6 +626,7 @@ func TestBadProperties(t *testing.T) {
 		{[]string{"drtmx.servers", "4", "drtmx.partitions", "2"}, "at least one for each of the 4 servers"},
 		{[]string{"drtmx.addr", ""}, "drtmx.addr has no value"},
 		{[]string{"drtmx.addr", "d", "drtmx.servers", "2"}, "drtmx.servers with drtmx.addr: want one of them"},
+		{[]string{"drtmx.addr", "d", "drtmx.writerlease", "500"}, "drtmx.writerlease with drtmx.addr: want one of them"},
 		{[]string{"drtmx.design", "rpc"}, `drtmx.design "rpc": want drtmx or drtmh`},
 		{[]string{"drtmx.keys", "roman"}, `drtmx.keys "roman": want string, number or spread`},
 		{[]string{"drtmx.keys", "number", "fieldlengthdistribution", "histogram"}, "drtmx.keys number with fieldlengthdistribution histogram: want another distribution"},

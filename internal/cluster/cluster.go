@@ -64,7 +64,7 @@ type Size struct {
 	Models learned.Family `json:",omitempty"`
 	// PublishInner publishes the inner nodes of ordered indexes: see server.Config.
 	PublishInner bool `json:",omitempty"`
-	// WriterLease is server.Config's.
+	// WriterLease is server.Config's; 0 means DefaultWriterLease.
 	WriterLease time.Duration `json:",omitempty"`
 	// DataDir, if set, is the directory of the data, and makes the data servers
 	// durable: each keeps its data in a directory of its own there. Empty means
@@ -88,6 +88,9 @@ const (
 	DefaultRetain               = server.DefaultRetain
 	RetainNothing time.Duration = -1
 )
+
+// DefaultWriterLease is the default of Size.WriterLease.
+const DefaultWriterLease = server.DefaultWriterLease
 
 // faults fills in defaults and lists the invalid fields.
 func (s *Size) faults() []error {

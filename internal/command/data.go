@@ -144,7 +144,7 @@ func (o *ownFlags) check(ctx context.Context, given func(string) bool) (data *cl
 	case o.data.dir == "" && given("durability"):
 		err = fmt.Errorf("--durability %s: want --data-dir with it", o.data.durability)
 	case o.data.dir == "":
-		for _, name := range []string{"servers", "partitions", "memory", "retain", "retain-bytes", "checkpoint-bytes", "replicas", "zones"} {
+		for _, name := range []string{"servers", "partitions", "memory", "retain", "retain-bytes", "checkpoint-bytes", "replicas", "zones", "writer-lease"} {
 			if given(name) {
 				return nil, cli.Usagef("--%s: a running cluster has its own; want --data-dir with it", name)
 			}

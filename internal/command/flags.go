@@ -166,6 +166,7 @@ type sizeFlags struct {
 	replicas            int
 	minInSync           int
 	zones               []string
+	writerLease         time.Duration
 }
 
 func (s *sizeFlags) add(c *cobra.Command) {
@@ -177,6 +178,7 @@ func (s *sizeFlags) add(c *cobra.Command) {
 	c.Flags().Var(&s.checkpointBytes, "checkpoint-bytes", "growth of a data server's log after which it makes a checkpoint and cuts the log, with --data-dir, such as 64MiB; 0 means 256 MiB")
 	c.Flags().IntVar(&s.minInSync, "min-in-sync", 1, "with --replicas: copies that must be in sync, the data server's own included, so that it takes writes")
 	c.Flags().StringSliceVar(&s.zones, "zones", nil, "with --replicas: what may fail together, such as a rack, for each host in order; copies are kept in as many zones as there are")
+	c.Flags().DurationVar(&s.writerLease, "writer-lease", cluster.DefaultWriterLease, "how long a client that writes a table of the engine rolex without the data server may hold rows that others wait for, before its connection is ended")
 	c.Flags().IntVar(&s.replicas, "replicas", 1, "copies of each data server's data, its own included, with --data-dir: commits wait for all that are in sync, and a copy takes the place of a directory that is lost, with --etcd while the cluster runs")
 }
 
@@ -210,6 +212,9 @@ func (s *sizeFlags) check() error {
 	if s.retain < 0 {
 		return fmt.Errorf("--retain %v: want 0 or more", s.retain)
 	}
+	if s.writerLease <= 0 {
+		return fmt.Errorf("--writer-lease %v: want more than 0", s.writerLease)
+	}
 	return nil
 }
 
@@ -217,7 +222,7 @@ func (s *sizeFlags) check() error {
 func (s *sizeFlags) hosted() int { return (max(s.partitions, s.servers) + s.servers - 1) / s.servers }
 
 func (s *sizeFlags) size() cluster.Size {
-	size := cluster.Size{Servers: s.servers, Partitions: s.partitions, PartitionBytes: uint64(s.memory) / uint64(s.hosted()), Retain: s.retain, RetainBytes: uint64(s.retainBytes), CheckpointBytes: uint64(s.checkpointBytes), Replicas: s.replicas, MinInSync: s.minInSync, Zones: s.zones}
+	size := cluster.Size{Servers: s.servers, Partitions: s.partitions, PartitionBytes: uint64(s.memory) / uint64(s.hosted()), Retain: s.retain, RetainBytes: uint64(s.retainBytes), CheckpointBytes: uint64(s.checkpointBytes), Replicas: s.replicas, MinInSync: s.minInSync, Zones: s.zones, WriterLease: s.writerLease}
 	if s.retain == 0 {
 		size.Retain = cluster.RetainNothing
 	}
@@ -229,6 +234,7 @@ func (s *sizeFlags) args() []string {
 	args := []string{
 		"--memory", s.memory.String(), "--retain", s.retain.String(), "--retain-bytes", s.retainBytes.String(),
 		"--checkpoint-bytes", s.checkpointBytes.String(), "--replicas", strconv.Itoa(s.replicas), "--min-in-sync", strconv.Itoa(s.minInSync),
+		"--writer-lease", s.writerLease.String(),
 	}
 	if len(s.zones) > 0 {
 		args = append(args, "--zones", strings.Join(s.zones, ","))

@@ -216,6 +216,8 @@ func (f *runFlags) plan(given func(string) bool) (*runPlan, error) {
 		add(errors.New("--replicas: the data servers of a running cluster have theirs; want it with drtmx serve"))
 	case f.where.given() && (given("retain") || given("retain-bytes")):
 		add(errors.New("--retain and --retain-bytes: the data servers of a running cluster have theirs; want them with drtmx serve"))
+	case f.where.given() && given("writer-lease"):
+		add(fmt.Errorf("--writer-lease %v: the data servers of a running cluster have theirs; want it with drtmx serve", f.size.writerLease))
 	case f.where.given() && given("memory"):
 		add(fmt.Errorf("--memory %v: the data servers of a running cluster have theirs; want it with drtmx serve", &f.size.memory))
 	case f.where.given() && given("models"):
