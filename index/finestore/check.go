@@ -59,6 +59,7 @@ func (s *Server) check() error {
 // checked is what an array, or a part of it, was found to have.
 type checked struct {
 	rows, placeholders int
+	empty              int // bins
 	bins, roots        uint64
 	high, right        uint64
 }
@@ -94,6 +95,9 @@ func (s *Server) checkArray(a *array) (c checked, err error) {
 	}
 	if binned := c.rows + c.placeholders - own; own != a.own || binned != a.binned {
 		return c, fmt.Errorf("%d and %d rows, counted as %d and %d", own, binned, a.own, a.binned)
+	}
+	if c.empty != a.empty {
+		return c, fmt.Errorf("%d bins without rows, counted as %d", c.empty, a.empty)
 	}
 	for i := v.Count() + 1; i <= s.lay.Slots; i++ {
 		if v.Below(i) != 0 {
@@ -165,6 +169,9 @@ func (s *Server) checkBin(c *checked, addr, low, high uint64, last bool) error {
 	}
 	if live != v.Live() {
 		return fmt.Errorf("bin %#x has %d rows, and says %d", addr, live, v.Live())
+	}
+	if live == 0 {
+		c.empty++
 	}
 	return nil
 }

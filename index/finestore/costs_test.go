@@ -2,12 +2,13 @@ package finestore
 
 import (
 	"context"
+	"math"
 	"testing"
 
 	"drtmx/index"
 	"drtmx/index/indextest"
 	"drtmx/index/learned/leaf"
-	"drtmx/internal/block"
+	"drtmx/index/learned/model"
 	"drtmx/rdma"
 )
 
@@ -36,11 +37,7 @@ func (w *world) counted(op index.Op) (rounds, reads int) {
 func TestExactCosts(t *testing.T) {
 	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 8})
 	for k := uint64(1); k <= 64; k++ { // eight arrays
-		w.csn++
-		if err := w.s.Load(index.Num(1000*k), []uint64{uint64(w.csn)}, block.Present(w.csn)); err != nil {
-			t.Fatal(err)
-		}
-		w.rows[1000*k] = w.csn
+		w.loadKey(1000 * k)
 	}
 	w.write(20500, false) // a bin
 	below := w.s.bins.Slots + 1
@@ -85,6 +82,7 @@ func TestExactCosts(t *testing.T) {
 		{"a bin in the range", 17000, 24000, 9, 3, 1 + 1 + 9},
 		{"a root in the range", 25000, 32000, 8 + below, 4, 1 + 1 + 2 + 8 + below},
 		{"a bin that the range ends before", 17000, 20000, 4, 2, 1 + 4},
+		{"a bin that ends at the first key of the range", 21000, 24000, 4, 2, 1 + 4},
 	} {
 		w.op.scan.Start(index.Num(c.lo), index.Num(c.hi), 0)
 		rounds, reads := w.counted(w.op.scan)
@@ -94,6 +92,16 @@ func TestExactCosts(t *testing.T) {
 		}
 		if _, err := w.list(c.lo, c.hi, 0); err != nil {
 			t.Error(err)
+		}
+	}
+	// Neither half proves what is in an interval before the range: who inserts there invalidates nobody.
+	var own index.ScanResult
+	w.s.Scan(index.Num(21000), index.Num(24000), 0, &own, nil)
+	w.op.scan.Start(index.Num(21000), index.Num(24000), 0)
+	w.counted(w.op.scan)
+	for half, res := range map[string]*index.ScanResult{"server": &own, "client": w.op.scan.Result()} {
+		if res.Status != index.Found || len(res.Entries) != 4 || len(res.Gaps) != 1 {
+			t.Errorf("%s: %v, %d rows with %d proofs of gaps, want 4 with that of their array", half, res.Status, len(res.Entries), len(res.Gaps))
 		}
 	}
 }
@@ -189,16 +197,87 @@ func TestHostileMemory(t *testing.T) {
 	}
 }
 
-// bounded runs an operation on memory that may be anything.
-func (w *world) bounded(op index.Op) {
+// TestHostileSpans: a lookup that READs a span of arrays finds one that covers its key and whose keys do
+// not ascend.
+func TestHostileSpans(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 8, LeavesPerSubModel: 1024, Family: model.RMI})
+	for i := range 600 { // a line fits these keys badly, so its bounds are wide
+		w.loadKey(uint64(math.Exp(float64(i)*42/600)) + uint64(i))
+	}
+	w.maintain(200)
+	w.fetch()
+	var arrays []*array
+	w.s.arrays.Ascend(func(a *array) bool {
+		arrays = append(arrays, a)
+		s := w.s.span(a.addr)
+		first, second := s.Load(w.s.lay.KeysAt), s.Load(w.s.lay.KeysAt+1)
+		s.Store(w.s.lay.KeysAt, second)
+		s.Store(w.s.lay.KeysAt+1, first)
+		return true
+	})
+	widest := 0
+	for i, a := range arrays[:len(arrays)-1] { // perhaps the predicted one
+		s := w.s.span(a.addr)
+		high := s.Load(leaf.HighWord)
+		s.Store(leaf.HighWord, a.low+1)
+		for _, b := range arrays[i+1 : min(i+9, len(arrays))] {
+			w.op.get.Start(index.Num(b.low + 1))
+			widest = max(widest, w.bounded(w.op.get))
+			if st := w.op.get.Result().Status; st != index.Fallback {
+				t.Fatalf("key %d: %v, want %v: the keys of its array do not ascend", b.low+1, st, index.Fallback)
+			}
+			w.op.scan.Start(index.Num(b.low+1), index.Num(b.low+1000), 5)
+			w.bounded(w.op.scan)
+		}
+		s.Store(leaf.HighWord, high)
+	}
+	if widest < 3 {
+		t.Errorf("a round READs %d arrays at most", widest)
+	}
+}
+
+// TestHostileIntervals: a scan READs nothing below an array of which a later interval has a bad word.
+func TestHostileIntervals(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 8})
+	for k := uint64(1); k <= 8; k++ {
+		w.loadKey(1000 * k)
+	}
+	w.write(1500, false)
+	w.write(5500, false)
+	w.fetch()
+	bin := w.s.find(1500, 0).bin
+	w.s.span(w.s.first.addr).Store(w.s.lay.BelowAt+5, 7)
+	readsBin := func() bool {
+		for i := range w.op.batch {
+			for _, wr := range w.op.batch[i].WRs {
+				if wr.Addr == bin {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	read := false
+	w.between = func() { read = read || readsBin() }
+	w.op.scan.Start(index.Num(1000), index.Num(9000), 0)
+	w.run(w.op.scan)
+	if st := w.op.scan.Result().Status; st != index.Fallback || read || readsBin() {
+		t.Errorf("%v, want %v; the first bin is READ: %v", st, index.Fallback, read || readsBin())
+	}
+	w.between = nil
+}
+
+// bounded runs an operation on memory that may be anything. It returns the most READs of a round.
+func (w *world) bounded(op index.Op) (widest int) {
 	w.t.Helper()
 	done, next := &w.op.batch[0], &w.op.batch[1]
 	done.Reset()
 	for range 500 {
 		next.Reset()
 		if op.Next(done, next) {
-			return
+			return widest
 		}
+		widest = max(widest, next.Len())
 		if next.Len() == 0 || next.Len() > rdma.MaxBatch {
 			w.t.Fatalf("a round of %d work requests", next.Len())
 		}
@@ -206,4 +285,5 @@ func (w *world) bounded(op index.Op) {
 		done, next = next, done
 	}
 	w.t.Fatal("an operation does not end")
+	return 0
 }

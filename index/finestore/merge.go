@@ -12,10 +12,19 @@ import (
 // that they may have.
 const sparseShare = 4
 
-// crowded reports whether an array is to be merged with its bins: if they have as many rows as an
+// emptyBinRows is how many rows a bin without rows counts for in the weight of an array's bins. Writes
+// that are refused or aborted leave such bins, and so do deletions. A bin takes about as much memory as
+// so many of the smallest rows. If it counted for less, such bins could take many times the memory of
+// their array. If it counted for more, a few refused writes would cost a merge.
+const emptyBinRows = 4
+
+// weight is how much a merge would move or free below an array: rows in bins, and bins without rows.
+func (a *array) weight() int { return a.binned + emptyBinRows*a.empty }
+
+// crowded reports whether an array is to be merged with its bins: if they weigh as many rows as an
 // array may have keys. An earlier merge would serve readers, of which fewer would need a round for a
 // bin; but models learn of each array that a merge makes, and that costs more than the merge.
-func (s *Server) crowded(a *array) bool { return a.binned >= s.lay.Slots }
+func (s *Server) crowded(a *array) bool { return a.weight() >= s.lay.Slots }
 
 // divide makes room in the interval of a full bin: it gives rows to the bin before it, divides the
 // bin, or merges the array. On an error nothing has changed.
@@ -32,7 +41,7 @@ func (s *Server) divide(p *place, key uint64) error {
 		return s.rebuild(p.arr)
 	}
 	low, fence, high, last := s.cut(p.bin, key, rows)
-	right, err := s.newBin(fence, high, last, s.binSpan(p.bin).Load(s.bins.DeleteAt), above(rows, fence))
+	right, err := s.newBin(p.arr, fence, high, last, s.binSpan(p.bin).Load(s.bins.DeleteAt), above(rows, fence))
 	if err != nil {
 		return err
 	}
@@ -101,7 +110,7 @@ func (s *Server) toRoot(p *place, key uint64, rows []rowAt) error {
 		return full(err)
 	}
 	low, fence, high, last := s.cut(p.bin, key, rows)
-	right, err := s.newBin(fence, high, last, s.binSpan(p.bin).Load(s.bins.DeleteAt), above(rows, fence))
+	right, err := s.newBin(p.arr, fence, high, last, s.binSpan(p.bin).Load(s.bins.DeleteAt), above(rows, fence))
 	if err != nil {
 		s.rootSlab.Free(root)
 		return err
@@ -142,6 +151,9 @@ func (s *Server) giveLeft(p *place, r leaf.Root, rows []rowAt) bool {
 	n := (s.bins.Slots - len(have)) / 2
 	if n == 0 {
 		return false
+	}
+	if len(have) == 0 {
+		p.arr.empty--
 	}
 	fence := rows[n].key
 	b, l := s.binSpan(p.bin), s.binSpan(left)
@@ -377,7 +389,7 @@ func (s *Server) enlist(as []*array) {
 		s.trainer.Changed(index.Num(a.low), index.Num(high), !last, 0, false)
 	}
 	s.merges++
-	first.own, first.binned = len(c.parts[0].rows), 0
+	first.own, first.binned, first.empty = len(c.parts[0].rows), 0, 0
 	for _, p := range c.parts[1:] {
 		s.enrol(&array{low: p.low, addr: p.addr, own: len(p.rows)})
 		s.splits++
@@ -400,7 +412,8 @@ func (s *Server) sparse(a *array) bool { return (a.own+a.binned)*sparseShare <= 
 // leaves that the trainer would tidy.
 const tidiedShare = 4
 
-// tidy merges some of the arrays that are due.
+// tidy merges some of the arrays that are due. It also reports that others are left: the caller must
+// come again although none of those that were tried could be merged.
 func (s *Server) tidy(limit int) (worked bool) {
 	for limit = max(limit/tidiedShare, 1); limit > 0 && len(s.due) > 0; limit-- {
 		a := s.due[0]
@@ -415,7 +428,7 @@ func (s *Server) tidy(limit int) (worked bool) {
 	if len(s.due) == 0 {
 		s.due = nil
 	}
-	return worked
+	return worked || len(s.due) > 0
 }
 
 func (s *Server) tidyOne(a *array) bool {

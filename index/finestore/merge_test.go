@@ -4,10 +4,10 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"drtmx/index"
 	"drtmx/index/indextest"
-	"drtmx/internal/block"
 )
 
 // merge merges the array that covers a key with its bins.
@@ -127,15 +127,102 @@ func TestQueue(t *testing.T) {
 	w.check()
 }
 
+// TestBinsWithoutRowsAreMerged: writes that are refused, and rows that are deleted, leave few bins, in
+// one interval or in many. The bins of an array weigh less than it may have keys once the trainer has
+// had its turn, and without it less than inserts allow, but for the bins of the last interval.
+func TestBinsWithoutRowsAreMerged(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		keys, interval int // of an array, and rows of each interval
+		maintained     bool
+	}{
+		{"refused writes", 8, 0, true},
+		{"refused writes, the trainer lags", 8, 0, false},
+		{"rows of several bins", 39, 38, true},
+		{"rows of several bins, the trainer lags", 39, 38, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: c.keys})
+			for k := uint64(1); k <= 64; k++ {
+				w.loadKey(1000 * k)
+			}
+			w.maintain(100)
+			arrays := w.s.Shape().Arrays
+			most := (c.keys - 1) / emptyBinRows // bins of an array
+			if !c.maintained {
+				most = crowdedArrays*c.keys/emptyBinRows + 4
+			}
+			for pass := range 2 {
+				for k := uint64(1); k <= 64; k++ {
+					low := 1000*k + 100*uint64(pass)
+					if c.interval == 0 {
+						w.refuse(low + 1)
+					}
+					for i := range c.interval {
+						w.write(low+1+uint64(i), false)
+					}
+					for i := range c.interval {
+						w.write(low+1+uint64(i), true)
+					}
+					if c.maintained {
+						w.maintain(1)
+					}
+					w.check()
+					if sh := w.s.Shape(); sh.Bins > uint64(most)*sh.Arrays || sh.Roots > sh.Bins/2 || c.maintained && sh.Arrays != arrays {
+						t.Fatalf("pass %d, after interval %d: %+v, want %d bins for each array at most", pass, k, sh, most)
+					}
+				}
+			}
+			if sh := w.s.Shape(); sh.Merges == 0 || sh.Keys != 64 {
+				t.Errorf("%+v", sh)
+			}
+			w.maintain(20)
+			w.check()
+			if sh := w.s.Shape(); len(w.s.due) > 0 || sh.Bins > uint64((c.keys-1)/emptyBinRows)*sh.Arrays {
+				t.Errorf("%d arrays are due after the trainer's turns: %+v", len(w.s.due), sh)
+			}
+		})
+	}
+}
+
+// TestTidyGoesOn: arrays that are due and cannot be joined do not keep those behind them from being
+// joined.
+func TestTidyGoesOn(t *testing.T) {
+	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 16})
+	for k := range uint64(16 * 26) {
+		w.loadKey(k)
+	}
+	w.maintain(200)
+	const alone = 12 // arrays with few rows, between full ones
+	for i := range uint64(alone) {
+		for k := range uint64(12) {
+			w.write(16*(2*i+1)+k, true)
+		}
+	}
+	for k := range uint64(16) {
+		w.write(16*25+k, true)
+	}
+	if sh := w.s.Shape(); len(w.s.due) != alone+1 || sh.Arrays != 26 {
+		t.Fatalf("%d arrays are due of %+v", len(w.s.due), sh)
+	}
+	turns := 0
+	for w.s.MaintainAll(w.now, nil) {
+		w.now += 3 * time.Millisecond
+		if turns++; turns > 1000 {
+			t.Fatal("the trainer's work does not end")
+		}
+	}
+	if sh := w.s.Shape(); len(w.s.due) != 0 || sh.Arrays != 25 {
+		t.Errorf("after %d turns %d arrays are due, of %+v", turns, len(w.s.due), sh)
+	}
+	w.check()
+}
+
 // TestEmptyArraysAreJoined: an array without rows goes, also between neighbours that are full.
 func TestEmptyArraysAreJoined(t *testing.T) {
 	w := newWorld(t, indextest.Variants()[0], Options{KeysPerArray: 16})
 	for k := range uint64(160) {
-		w.csn++
-		if err := w.s.Load(index.Num(k), []uint64{uint64(w.csn)}, block.Present(w.csn)); err != nil {
-			t.Fatal(err)
-		}
-		w.rows[k] = w.csn
+		w.loadKey(k)
 	}
 	w.maintain(100)
 	w.fetch()

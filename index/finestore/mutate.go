@@ -89,13 +89,13 @@ func (s *Server) newRow(key uint64, head block.Header, row []uint64) (uint64, er
 	return addr, nil
 }
 
-// crowdedArrays is how many times as many rows as an array has keys may be in its bins before
-// inserts merge it themselves: so merges stay short, however late they are.
+// crowdedArrays bounds the weight of an array's bins: at so many times the keys that an array may have,
+// inserts merge it themselves. So merges stay short, however late the trainer is.
 const crowdedArrays = 4
 
 // enter makes a row's block that of a key that has none.
 func (s *Server) enter(p place, key, row uint64) error {
-	if p.arr.binned >= crowdedArrays*s.lay.Slots && s.rebuild(p.arr) == nil {
+	if p.arr.weight() >= crowdedArrays*s.lay.Slots && s.rebuild(p.arr) == nil {
 		p = s.find(key, 0)
 	}
 	for {
@@ -149,7 +149,7 @@ func (s *Server) interval(a *array, i int) (low, high uint64, last bool) {
 func (s *Server) firstBin(p *place, key, row uint64) error {
 	low, high, last := s.interval(p.arr, p.slot)
 	deleted := s.span(p.arr.addr).Load(s.lay.DeleteAt)
-	bin, err := s.newBin(low, high, last, deleted, []rowAt{{key, row}})
+	bin, err := s.newBin(p.arr, low, high, last, deleted, []rowAt{{key, row}})
 	if err != nil {
 		return err
 	}
@@ -166,8 +166,8 @@ func (s *Server) firstBin(p *place, key, row uint64) error {
 // rowAt is a row's key and the address of its block.
 type rowAt struct{ key, addr uint64 }
 
-// newBin makes a bin of these rows.
-func (s *Server) newBin(low, high uint64, last bool, deleted uint64, rows []rowAt) (uint64, error) {
+// newBin makes a bin of these rows, below an array. There may be none.
+func (s *Server) newBin(a *array, low, high uint64, last bool, deleted uint64, rows []rowAt) (uint64, error) {
 	addr, err := s.binSlab.Alloc()
 	if err != nil {
 		return 0, full(err)
@@ -176,6 +176,9 @@ func (s *Server) newBin(low, high uint64, last bool, deleted uint64, rows []rowA
 	s.setBin(&e, low, high, last, rows)
 	e.Set(s.bins.DeleteAt, deleted)
 	s.commit(&e)
+	if len(rows) == 0 {
+		a.empty++
+	}
 	return addr, nil
 }
 
@@ -207,6 +210,9 @@ func (s *Server) addToBin(p *place, key, row uint64) bool {
 	}
 	if slot == s.bins.Slots {
 		return false
+	}
+	if m.Live == 0 {
+		p.arr.empty--
 	}
 	m.Live++
 	m.Count = max(m.Count, slot+1)
@@ -297,10 +303,13 @@ func (s *Server) remove(h *index.Held, deleted block.CSN) {
 		}
 		e.Set(leaf.MetaWord, s.bins.Pack(m))
 		p.arr.binned--
+		if m.Live == 0 {
+			p.arr.empty++
+		}
 	}
 	s.commit(&e)
 	s.rows.Free(p.row)
-	if s.sparse(p.arr) {
+	if s.sparse(p.arr) || s.crowded(p.arr) {
 		s.wants(p.arr)
 	}
 }

@@ -100,7 +100,7 @@ func (c *scan) array(a *array) (goesOn bool) {
 		if low > c.hi {
 			return false
 		}
-		if last || high >= c.lo { // the interval, or the key that ends it
+		if last || high > c.lo { // the interval meets the range: the key that ends it is not in it
 			if !c.below(leaf.Below(w.Load(s.lay.BelowAt + i))) {
 				return false
 			}
@@ -132,7 +132,7 @@ func (c *scan) prefetch(w mem.Span, n int) {
 		if key < c.lo {
 			continue
 		}
-		if to := leaf.Below(w.Load(s.lay.BelowAt + i)); to != 0 && !to.IsRoot() {
+		if to := leaf.Below(w.Load(s.lay.BelowAt + i)); key > c.lo && to != 0 && !to.IsRoot() {
 			s.binSpan(to.Addr()).Prefetch()
 		}
 		if key > c.hi || i == n {

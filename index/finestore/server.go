@@ -83,6 +83,7 @@ type array struct {
 	low, addr uint64
 	own       int // rows and placeholders of the array
 	binned    int // those in its bins
+	empty     int // bins that have none
 	due       bool
 	gone      bool // joined to another
 }

@@ -96,6 +96,16 @@ func (w *world) write(key uint64, deletes bool) {
 	w.rows[key] = w.csn
 }
 
+// refuse begins a write and undoes it.
+func (w *world) refuse(key uint64) {
+	w.t.Helper()
+	h, err := w.s.LockWrite(1, index.Num(key), 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.s.Release(h)
+}
+
 // run drives one operation of the client.
 func (w *world) run(op index.Op) {
 	w.t.Helper()
@@ -198,7 +208,21 @@ func (w *world) change(keys uint64) {
 	}
 	w.last[w.n%len(w.last)] = key
 	w.n++
+	if w.r.IntN(8) == 0 {
+		w.refuse(key)
+		return
+	}
 	w.write(key, w.r.IntN(4) == 0)
+}
+
+// loadKey loads a row.
+func (w *world) loadKey(key uint64) {
+	w.t.Helper()
+	w.csn++
+	if err := w.s.Load(index.Num(key), []uint64{uint64(w.csn)}, block.Present(w.csn)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.rows[key] = w.csn
 }
 
 // load loads some of the keys.
@@ -206,11 +230,7 @@ func (w *world) load(keys uint64, some int) {
 	w.t.Helper()
 	for k := range keys {
 		if w.r.IntN(some) == 0 {
-			w.csn++
-			if err := w.s.Load(index.Num(k), []uint64{uint64(w.csn)}, block.Present(w.csn)); err != nil {
-				w.t.Fatal(err)
-			}
-			w.rows[k] = w.csn
+			w.loadKey(k)
 		}
 	}
 	w.maintain(100)

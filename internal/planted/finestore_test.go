@@ -143,4 +143,53 @@ var finestoreBugs = []bug{
 		}},
 		caught: []test{{"index/finestore", "TestReadersBetweenSteps", "want"}},
 	},
+	{
+		name: "BinsWithoutRowsStay", why: "an array with many bins that have no rows is not due",
+		edits: []edit{{
+			file: "index/finestore/merge.go",
+			old:  "return a.binned + emptyBinRows*a.empty }",
+			new:  "return a.binned }",
+		}},
+		caught: []test{{"index/finestore", "TestBinsWithoutRowsAreMerged", "bins for each array at most"}},
+	},
+	{
+		name: "TidyEndsEarly", why: "arrays that are due wait for others that cannot be joined",
+		edits: []edit{{
+			file: "index/finestore/merge.go",
+			old:  "	return worked || len(s.due) > 0\n",
+			new:  "	return worked\n",
+		}},
+		caught: []test{{"index/finestore", "TestTidyGoesOn", "arrays are due, of"}},
+	},
+	{
+		name: "RangeBeginsBelowItsKey", why: "a scan proves the interval before the key at which its range begins",
+		edits: []edit{{
+			file: "index/finestore/read.go",
+			old:  "		if last || high > c.lo {",
+			new:  "		if last || high >= c.lo {",
+		}, {
+			file: "index/learned/read/binscan.go",
+			old:  "		if i == l.first && found {\n",
+			new:  "		if i < l.first && found {\n",
+		}},
+		caught: []test{{"index/finestore", "TestExactCosts", "proofs of gaps"}},
+	},
+	{
+		name: "SpanForgetsItsVerdict", why: "a lookup waits for nothing after it has found an array whose keys do not ascend in a span",
+		edits: []edit{{
+			file: "index/learned/read/span.go",
+			old:  "			if see == seeHere {\n				return finished\n",
+			new:  "			if see >= seeHere {\n				return finished\n",
+		}},
+		caught: []test{{"index/finestore", "TestHostileSpans", "index out of range|a round of 0"}},
+	},
+	{
+		name: "BadIntervalsFoundLate", why: "a scan READs bins of an array that it then refuses",
+		edits: []edit{{
+			file: "index/learned/read/binscan.go",
+			old:  "		if b := v.Below(i); b != 0 && !b.Valid() {\n",
+			new:  "		if b := v.Below(i); b != b {\n",
+		}},
+		caught: []test{{"index/finestore", "TestHostileIntervals", "the first bin is READ: true"}},
+	},
 }

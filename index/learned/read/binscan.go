@@ -59,8 +59,14 @@ func (s *binScan) complete(l *leafRead, next *rdma.Batch) (asked, ok bool) {
 	if v.Low() > s.hi || v.Above(s.lo) {
 		return false, true // READ ahead, and not in the range
 	}
-	l.first, _ = v.Interval(max(s.lo, v.Low()))
+	var found bool
+	l.first, found = v.Interval(max(s.lo, v.Low()))
 	end, _ := v.Interval(s.hi)
+	for i := l.first; i <= end; i++ { // before the first READ is appended: nobody would wait for it
+		if b := v.Below(i); b != 0 && !b.Valid() {
+			return false, false
+		}
+	}
 	rows := 0
 	for i := l.first; i <= end; i++ {
 		n := len(l.below)
@@ -79,10 +85,10 @@ func (s *binScan) complete(l *leafRead, next *rdma.Batch) (asked, ok bool) {
 		if i < v.Count() {
 			b.high, b.last = v.Key(i), false
 		}
+		if i == l.first && found {
+			b.at = 0 // the range begins at the key that ends the interval
+		}
 		if b.asked, b.wanted = false, false; b.at != 0 {
-			if !b.at.Valid() {
-				return false, false
-			}
 			n := s.ask(b, next)
 			if asked {
 				s.o.reads += n // the caller counts the first

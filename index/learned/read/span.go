@@ -215,8 +215,11 @@ func (o *getOp) onSpan(done, next *rdma.Batch) bool {
 		o.buf = append(o.buf[:0], done.WRs[l.wr].Buf...)
 		o.view, _ = o.lay.View(o.buf)
 		if o.kind.side(&o.view) == seeHere {
-			_, finished := o.kind.search(next)
-			return finished
+			see, finished := o.kind.search(next)
+			if see == seeHere {
+				return finished
+			}
+			return o.elsewhere(see, next) // the keys of an array do not ascend
 		}
 	}
 	linked := s.right != 0

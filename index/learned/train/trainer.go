@@ -47,8 +47,8 @@ type Leaves interface {
 	Inner() uint64
 	// Leaves is the number of leaves.
 	Leaves() uint64
-	// Tidy does a bounded part of what the leaves need from time to time, and reports whether
-	// it changed anything. The caller keeps mutators out.
+	// Tidy does a bounded part of what the leaves need from time to time. It reports whether it
+	// changed anything, or has left something to try. The caller keeps mutators out.
 	Tidy(limit int) (worked bool)
 	// Walk calls f for the leaves from the one that covers from on, with low fence and
 	// address, until f returns false. Fences rise. The caller keeps mutators out. A low fence
