@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 var (
 	// ErrLocked reports that another owner holds what was asked for. It is a result, counted and retried.
 	ErrLocked = errors.New("index: locked by another transaction")
+	// ErrHeldByClient is ErrLocked if the owner is a client that writes the index itself. The data
+	// server does not learn when such a lock ends.
+	ErrHeldByClient = fmt.Errorf("%w, of a client that writes the index", ErrLocked)
 	// ErrFull reports that the region has no room for the change.
 	ErrFull = errors.New("index: out of memory")
 	// ErrRowSize reports a row of a size that the index does not hold.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"sync"
 
 	"drtmx/index/engine"
@@ -108,15 +109,20 @@ func (os *oneSided) open(p *partition, q *wire.WriterRequest, r *rdma.Request, w
 	return verdict{}
 }
 
+var writerSettled = verdict{code: wire.Unavailable, text: "the writer has been settled"}
+
 // extend gives a writer leaves for splits.
 func (os *oneSided) extend(p *partition, q *wire.WriterRequest, r *rdma.Request, w *work) verdict {
 	os.mu.Lock()
 	cw := os.of[q.Name]
 	os.mu.Unlock()
 	if cw == nil || cw.peer != r.Peer || q.Index >= len(p.has.Load().indexes) || p.has.Load().indexes[q.Index] != cw.ix {
-		return verdict{code: wire.Unavailable, text: "the writer has been settled"}
+		return writerSettled
 	}
 	got, err := cw.ix.written().Extend(cw.owner, r.Peer)
+	if errors.Is(err, engine.ErrFenced) { // meanwhile
+		return writerSettled
+	}
 	if err != nil {
 		return verdict{code: wire.OutOfMemory, text: err.Error()}
 	}

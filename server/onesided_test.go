@@ -762,6 +762,84 @@ func TestClientsStandBack(t *testing.T) {
 	}
 }
 
+// A commit that meets the lock of a client gets its turn also while a transaction is prepared here that has
+// nothing to do with it: the end of that one would not end the lock.
+func TestClientsStandBackBesidePrepared(t *testing.T) {
+	net := inproc.New(inproc.Options{})
+	cl, cat := startMixedOver(t, patient(), net)
+	tab, kept := cat.MustTable("written"), cat.MustTable("kept")
+	home, err := cl.DB.Home(tab, tables.Num(20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p *partition
+	for _, s := range cl.Servers {
+		if at := s.parts.get(placement.Partition(home)); at != nil {
+			p = at
+		}
+	}
+	stop := &halts{before: make(chan struct{}), met: make(chan struct{}, 1)}
+	stopped := stoppable(t, cl, net, stop)
+	ended := make(chan error, 1)
+	go func() { ended <- putN(stopped, tab, 20, 99) }()
+	<-stop.met
+	unrelated, v := p.prepare(&wire.Part{Writes: []wire.Write{writeOf(kept, wire.Put, 40)}})
+	if !v.ok() {
+		t.Fatal(v)
+	}
+	c := txn.Config{ServerWrites: true, Retry: txn.Retry{Attempts: 2}, Servers: []string{cl.Servers[0].Addr()}, Dial: net.Dial}
+	once, err := txn.Open(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer once.Close()
+	if err := putN(once, tab, 20, 55); !errors.Is(err, txn.ErrConflict) {
+		t.Errorf("a commit at the data server, beside a client's lock: %v", err)
+	}
+	p.mu.Lock()
+	if p.requests.lines.reserved == 0 {
+		t.Error("no turn was reserved")
+	}
+	if n := p.requests.parking.parked; n > 0 {
+		t.Errorf("%d requests have waited for a decision", n)
+	}
+	p.mu.Unlock()
+	unrelated.decide(false, 0)
+	stop.mu.Lock()
+	close(stop.before)
+	stop.before = nil
+	stop.mu.Unlock()
+	if err := <-ended; err != nil {
+		t.Errorf("the client that had its locks already: %v", err)
+	}
+}
+
+// A transaction that meets a leaf which a hostile client has spoiled fails for that reason, and not for want
+// of memory.
+func TestSpoiledLeafIsNoLackOfMemory(t *testing.T) {
+	s, p, tab := newMixedRig(t)
+	putEntries(t, s, tab, 10)
+	leaves := p.has.Load().indexes[tab.Primary().ID].leaves
+	_, addr := index.RegionOf(proofsOf(t, p, tab, 10, index.Found)[0].Addr)
+	const metaWord = 3
+	at, ok := leaves.region.Span(addr, 8*(metaWord+1))
+	if !ok {
+		t.Fatalf("no leaf at %#x", addr)
+	}
+	was := at.Load(metaWord)
+	at.Store(metaWord, was^1<<40)
+	p.mu.Lock()
+	v := p.carryOut(&wire.Part{Catalog: uint32(p.has.Load().catalog.Version()), Writes: []wire.Write{writeOf(tab, wire.Update, 10)}})
+	p.mu.Unlock()
+	if v.code != wire.Bad {
+		t.Errorf("a write to the leaf: %+v, want code %d", v, wire.Bad)
+	}
+	at.Store(metaWord, was)
+	if conflicts(p, writeOf(tab, wire.Update, 10)) {
+		t.Error("the row is locked")
+	}
+}
+
 // A client that finds the index fenced commits at the data server, and opens the index again for its next
 // commit, if it knows the version of the catalogue that the data server has.
 func TestFencedWritersOpenAgain(t *testing.T) {
@@ -827,6 +905,20 @@ func TestFencedWritersOpenAgain(t *testing.T) {
 			t.Errorf("a writer opened %s: answer %d, want %d", x.what, code, x.want)
 		}
 	}
+	// The index has settled the writer, and the data server has not noted that yet.
+	os := &cl.Servers[0].oneSided
+	os.mu.Lock()
+	owner := os.of[1].owner
+	os.of[1].owner = 60
+	os.mu.Unlock()
+	q := wire.WriterRequest{Step: wire.WriterExtend, Partition: here, Index: tab.Primary().ID, Name: 1}
+	resp, err := rdma.Call(t.Context(), conn, q.Append(nil), nil)
+	if err != nil || wire.Code(resp[0]) != wire.Unavailable {
+		t.Errorf("leaves for a writer that was settled: %v, %v; want answer %d", resp, err, wire.Unavailable)
+	}
+	os.mu.Lock()
+	os.of[1].owner = owner
+	os.mu.Unlock()
 }
 
 // Clients that stand back when a version of the catalogue comes into use go on when nobody waits any more.

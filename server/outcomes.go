@@ -299,11 +299,15 @@ func (o *outcomes) restore(id wire.ID, resp []byte) {
 }
 
 // written remembers that a transaction has committed which its client has applied itself. Its
-// connection has ended, or may end at any time.
+// connection has ended, or may end at any time. If a hostile client has a transaction running here
+// under the writer's name, the fate stays as it is, because end needs it.
 func (o *outcomes) written(id wire.ID, who *rdma.Identity) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	f := o.fates[id.Client]
+	if f != nil && !f.done {
+		return
+	}
 	if f == nil {
 		f = &fate{client: id.Client, owner: *who, last: o.sent().At, since: o.sent().At}
 		o.fates[id.Client] = f

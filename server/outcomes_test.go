@@ -255,3 +255,39 @@ func (w *outcomesWorld) hears(s *outcomesSession, id wire.ID, b []byte, commit b
 		s.waiting = false
 	}
 }
+
+// TestWriterNamesOfSessions: a client that sends a transaction under the name of its own writer gets an
+// answer, also if the writer is settled while the transaction runs and others fill its account.
+func TestWriterNamesOfSessions(t *testing.T) {
+	now := wire.Sent{Incarnation: 1, Epoch: 1, At: time.Hour}
+	answers := map[*rdma.Request]wire.Code{}
+	o := newOutcomes(func(r *rdma.Request, b []byte) { answers[r] = wire.Code(b[0]) }, func() wire.Sent { return now })
+	o.ofPeerMax, o.ofGoneMax = 2, 2
+	who := &rdma.Identity{Name: "client"}
+	const name = 5
+	first := &rdma.Request{Peer: 1, From: who}
+	id := wire.ID{Client: name, Seq: 1}
+	if !o.begin(id, now, first) {
+		t.Fatal("it is not executed")
+	}
+	o.written(wire.ID{Client: name, Seq: 9}, who)
+	for k := range uint64(8) {
+		now.At += time.Second
+		other, r := wire.ID{Client: 100 + k, Seq: 1}, &rdma.Request{Peer: 1, From: who}
+		if !o.begin(other, now, r) {
+			t.Fatalf("another transaction is not executed: answer %d", answers[r])
+		}
+		o.end(other, r, []byte{byte(wire.OK)})
+	}
+	o.end(id, first, []byte{byte(wire.Exists)})
+	if code, ok := answers[first]; !ok || code != wire.Exists {
+		t.Errorf("its answer is %d, %v; want %d", code, ok, wire.Exists)
+	}
+	// The next one of the writer itself is remembered.
+	o.written(wire.ID{Client: name, Seq: 10}, who)
+	asked := &rdma.Request{Peer: 1, From: who}
+	o.question(wire.ID{Client: name, Seq: 10}, now, wire.OutcomeWait, asked)
+	if code := answers[asked]; code != wire.OK {
+		t.Errorf("the outcome of the writer's transaction is %d, want %d", code, wire.OK)
+	}
+}

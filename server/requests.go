@@ -88,11 +88,12 @@ func (q *request) keep(body []byte) *request {
 type end uint8
 
 const (
-	over    end = iota // the answer is known
-	locked             // it met a lock of a transaction in doubt
-	behind             // it would write a row that is reserved, or for which others wait
-	lost               // its proofs have failed
-	shipped            // it is prepared, and is committed and answered when a twin has its keys
+	over     end = iota // the answer is known
+	locked              // it met a lock of a transaction in doubt
+	byClient            // it met a lock of a client that writes the index itself
+	behind              // it would write a row that is reserved, or for which others wait
+	lost                // its proofs have failed
+	shipped             // it is prepared, and is committed and answered when a twin has its keys
 )
 
 // requests runs the requests of clients in a partition, each at once or after a wait:
@@ -153,12 +154,12 @@ func (rs *requests) place(q *request, e end, body []byte) (answer bool) {
 		if rs.lines.lose(q) {
 			return false
 		}
-	case locked, behind:
+	case locked, behind, byClient:
 		q.cause = exec.CauseLocked
-		if rs.queue(q, e, body) {
+		if e != byClient && rs.queue(q, e, body) { // no decision here ends the lock of a client
 			return false
 		}
-		if e == locked && rs.p.nprepare == 0 && rs.p.has.Load().apart { // a client has the lock
+		if e == byClient || e == locked && rs.p.nprepare == 0 && rs.p.has.Load().apart { // a client has the lock
 			rs.lines.arrived(q.id.Client)
 			if rs.lines.lose(q) {
 				return false // for as long as it has its turn, clients stand back
@@ -270,6 +271,8 @@ func (rs *requests) attemptAgain(q *request, tries int) end {
 	}
 	q.at = rs.p.records.logged // of the commit, or of what a refusal or a result reveals
 	switch {
+	case v.byClient:
+		return byClient
 	case v.code == wire.Conflict && v.cause == exec.CauseLocked:
 		return locked
 	case v.code == wire.Conflict && (v.cause == exec.CauseRow || v.cause == exec.CauseGap) && q.proc != nil:

@@ -10,6 +10,10 @@ type verdict struct {
 	code  wire.Code
 	cause exec.Cause
 	text  string
+
+	// byClient says, of CauseLocked, that a client which writes the index itself has the lock. It is
+	// not part of messages.
+	byClient bool
 }
 
 func (v verdict) ok() bool { return v.code == wire.OK }

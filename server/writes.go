@@ -120,7 +120,11 @@ func (wr *writer) lock(o index.Owner, w *wire.Write) (*index.Held, verdict) {
 	}
 	switch {
 	case errors.Is(err, index.ErrLocked):
-		return nil, conflict(exec.CauseLocked)
+		v := conflict(exec.CauseLocked)
+		v.byClient = errors.Is(err, index.ErrHeldByClient)
+		return nil, v
+	case errors.Is(err, index.ErrCorrupt):
+		return nil, verdict{code: wire.Bad, text: err.Error()}
 	case err != nil:
 		return nil, wr.refusal(wire.OutOfMemory, w, err)
 	case h.Existed && w.Op == wire.Insert:

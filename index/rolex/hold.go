@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"drtmx/index"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 )
 
@@ -52,12 +53,20 @@ func (hd *holding) lock(key uint64) *index.Held {
 // if a writer holds it, or wraps ErrChanged if it changes all the time.
 func (s *Server) seek(key, hint uint64) (addr uint64, hd *holding, m image, err error) {
 	addr = hint
-	for steps := 0; steps <= int(s.leaves.Load())+tornMax; steps++ {
-		if _, ok := s.leafAt(addr); !ok {
-			addr = s.nearest(key).addr
+	known := false    // the search began at a known leaf, and not at the hint
+	from := uint64(0) // low fence of the leaf to come
+	// Writers split leaves, and the server learns of the new ones later: there may be any number
+	// between a known leaf and the key.
+	for steps := (s.end-s.l.leavesAt)/s.l.LeafBytes() + tornMax; steps > 0; steps-- {
+		_, ok := s.leafAt(addr)
+		switch {
+		case !ok && known:
+			return 0, nil, m, corruptAt(addr)
+		case !ok:
+			addr, known, from = s.nearest(key).addr, true, 0
 		}
 		var h Header
-		ok := true
+		ok = true
 		if hd = s.holds[addr]; hd != nil {
 			m, h = hd.m, hd.was
 		} else {
@@ -68,18 +77,22 @@ func (s *Server) seek(key, hint uint64) (addr uint64, hd *holding, m image, err 
 		case h.Held():
 			return 0, nil, m, &HeldError{addr, h}
 		case !ok: // it was changed meanwhile
-		case h.Dead() || hd == nil && m.check(addr) != nil || key < m.low():
-			if addr == s.nearest(key).addr {
-				return 0, nil, m, fmt.Errorf("%w: rolex: leaf %#x is not where it was", index.ErrCorrupt, addr)
+		case h.Dead() || hd == nil && m.check(addr) != nil || key < m.low() || m.low() < from:
+			if known { // nobody but the server takes leaves out, so a hostile writer has changed it
+				return 0, nil, m, corruptAt(addr)
 			}
 			addr = 0
 		case !m.above(key):
 			return addr, hd, m, nil
-		default:
-			addr = m.right()
+		default: // fences rise to the right, so that the links of a hostile writer end, too
+			from, addr = m.w[leaf.HighWord], m.right()
 		}
 	}
 	return 0, nil, m, fmt.Errorf("%w: key %d", ErrChanged, key)
+}
+
+func corruptAt(addr uint64) error {
+	return fmt.Errorf("%w: rolex: leaf %#x is not where it was", index.ErrCorrupt, addr)
 }
 
 // LockWrite implements index.Server. A leaf that a writer holds counts as a report of it, so that
@@ -112,7 +125,7 @@ func (s *Server) LockWrite(o index.Owner, key index.Key, hint uint64) (*index.He
 }
 
 // holdFor makes the leaf that covers a key one that o holds, or returns an error that wraps
-// index.ErrLocked.
+// index.ErrLocked: index.ErrHeldByClient if a writer holds the leaf, or changes it all the time.
 func (s *Server) holdFor(o index.Owner, key, hint uint64) (*holding, error) {
 	for range tornMax {
 		addr, hd, m, err := s.seek(key, hint)
@@ -123,7 +136,7 @@ func (s *Server) holdFor(o index.Owner, key, hint uint64) (*holding, error) {
 		case errors.Is(err, index.ErrCorrupt):
 			return nil, err
 		case err != nil:
-			return nil, fmt.Errorf("%w: %w", index.ErrLocked, err)
+			return nil, fmt.Errorf("%w: %w", index.ErrHeldByClient, err)
 		case hd != nil && !hd.mayWrite(o):
 			return nil, index.ErrLocked
 		case hd != nil:
@@ -138,7 +151,7 @@ func (s *Server) holdFor(o index.Owner, key, hint uint64) (*holding, error) {
 			return hd, nil
 		} // a writer was faster
 	}
-	return nil, fmt.Errorf("%w: key %d", index.ErrLocked, key)
+	return nil, fmt.Errorf("%w: key %d", index.ErrHeldByClient, key)
 }
 
 // splitHeld splits a leaf that is held, so that there is room for a key. It returns the half
@@ -269,6 +282,10 @@ func (s *Server) Share(p index.Proof, o index.Owner) bool {
 		hd = &holding{addr: addr, was: was, m: image{s.l, make([]uint64, s.l.LeafWords)}}
 		at.CopyOut(hd.m.w)
 		hd.m.w[block.HeaderWord] = uint64(was)
+		if hd.m.check(addr) != nil { // the server trusts the copies of leaves that it holds
+			s.swap(addr, was.hold(0), was)
+			return false
+		}
 		s.holds[addr] = hd
 	case hd.was != was || hd.dirty || hd.owner != 0 && hd.owner != o:
 		return false
@@ -309,7 +326,7 @@ func (s *Server) Holds(p index.Proof, o index.Owner) bool {
 		return false
 	}
 	if hd := s.holds[addr]; hd != nil {
-		return (hd.owner == 0 || hd.owner == o) && uint64(hd.was) == p.Word
+		return (hd.stays() || hd.mayWrite(o)) && uint64(hd.was) == p.Word
 	}
 	_, ok := s.leafAt(addr)
 	return ok && uint64(s.header(addr)) == p.Word

@@ -173,6 +173,8 @@ func (m image) check(addr uint64) error {
 	for i := range m.l.Slots {
 		switch key := m.w[m.l.KeysAt+i]; {
 		case !m.inUse(i):
+		case i >= v.Count(): // the order does not have it: the leaf would be full, and have nothing to split
+			return fmt.Errorf("rolex: leaf %#x: slot %d is in use, of %d", addr, i, v.Count())
 		case m.w[m.l.HeadsAt+i] != usedHead:
 			return fmt.Errorf("rolex: leaf %#x: slot %d has head %#x", addr, i, m.w[m.l.HeadsAt+i])
 		case !m.covers(key):

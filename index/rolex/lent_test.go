@@ -59,14 +59,19 @@ func TestLentRowsMayBeOverwritten(t *testing.T) {
 			model[2*k] = k
 		}
 		w := b.mustWriter(nil)
-		for i, key := range []uint64{4, 5, 4, 15} { // an update, a split, and both again
-			addr, words := b.lent(w, key)
+		// Two updates with a row of few words between them, an update, a split, and both again.
+		for i, keys := range [][]uint64{{4, 8}, {4}, {5}, {4}, {15}} {
+			addr, words := b.lent(w, keys[0])
 			m := image{w.l, words}
 			for _, at := range m.order() {
 				copy(m.row(int(at)), row(100+uint64(i))) // for one of them it is what is written
 			}
-			b.check(w.Commit(b.ctx, &Txn{Writes: []Write{{Key: key, Row: row(100 + uint64(i)), Hint: addr, Leaf: words}}}))
-			model[key] = 100 + uint64(i)
+			var writes []Write
+			for _, key := range keys {
+				writes = append(writes, Write{Key: key, Row: row(100 + uint64(i)), Hint: addr, Leaf: words})
+				model[key] = 100 + uint64(i)
+			}
+			b.check(w.Commit(b.ctx, &Txn{Writes: writes}))
 			b.same("commit", uint64(i), b.rows(), model)
 		}
 	}

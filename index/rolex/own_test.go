@@ -425,6 +425,12 @@ func TestSharedLeavesStay(t *testing.T) {
 	for _, h := range locks {
 		b.s.Release(h)
 	}
+	if b.s.Holds(old, three) || b.s.Holds(old, 0) {
+		t.Error("the proof of a leaf that its only reader has split holds for others")
+	}
+	if !b.s.Holds(old, one) {
+		t.Error("the proof of a leaf that its only reader has split does not hold for that one")
+	}
 	var halves, lows []uint64
 	for addr, hd := range b.s.holds {
 		halves, lows = append(halves, addr), append(lows, hd.m.low())
@@ -444,5 +450,67 @@ func TestSharedLeavesStay(t *testing.T) {
 	b.same("the end", 0, b.rows(), want)
 	if len(b.s.holds) > 0 {
 		t.Errorf("%d leaves are held", len(b.s.holds))
+	}
+}
+
+// A row is loaded beside a transaction of the data server that holds its leaf: either the load is
+// refused, or both have effect. What a prepared transaction has read stays.
+func TestLoadBesideTransactions(t *testing.T) {
+	b := newBed(t, small, inproc.Options{})
+	b.check(b.s.Load(index.Num(10), row(1), 0))
+	h, err := b.s.LockWrite(1, index.Num(30), 0)
+	b.check(err)
+	if err := b.s.Load(index.Num(20), row(2), 0); errors.Is(err, index.ErrLocked) {
+		b.s.Publish(h, row(3), 0)
+		b.check(b.s.Load(index.Num(20), row(2), 0))
+	} else {
+		b.check(err)
+		b.s.Publish(h, row(3), 0)
+	}
+	b.same("beside a lock", 0, b.rows(), map[uint64]uint64{10: 1, 20: 2, 30: 3})
+
+	proof := b.s.Get(index.Num(10), nil).Proofs[0]
+	if !b.s.Share(proof, 1) {
+		t.Fatal("the leaf cannot be shared")
+	}
+	if err := b.s.Load(index.Num(25), row(4), 0); !errors.Is(err, index.ErrLocked) {
+		t.Errorf("a row is loaded into a leaf that a prepared transaction has read: %v", err)
+	}
+	if !b.s.Holds(proof, 1) {
+		t.Error("what a prepared transaction has read was changed")
+	}
+	b.s.Unshare(proof.Addr, 1)
+	if !b.s.Holds(proof, 1) {
+		t.Error("what a prepared transaction has read was changed when its leaf was free")
+	}
+	b.check(b.s.Load(index.Num(25), row(4), 0))
+	b.same("beside a share", 0, b.rows(), map[uint64]uint64{10: 1, 20: 2, 25: 4, 30: 3})
+}
+
+// The data server finds rows behind any number of leaves that writers have split off and the trainer
+// has not come upon.
+func TestServerFollowsUnknownSplits(t *testing.T) {
+	b := newBed(t, small, inproc.Options{})
+	w := b.mustWriter(nil)
+	const rows = 40 * 4
+	addr := uint64(0)
+	for k := range uint64(rows) {
+		b.check(b.supply(w, 2))
+		b.check(w.commit(b.ctx, []Write{{Key: k, Row: row(k), Hint: addr}}, nil))
+		addr, _ = b.lent(w, k)
+	}
+	if n := b.s.leaves.Load(); n > 1 {
+		t.Fatalf("%d leaves are known: this test shows nothing", n)
+	}
+	if res := b.s.Get(index.Num(rows-1), nil); res.Status != index.Found || res.Row[0] != rows-1 {
+		t.Errorf("the last row is %v", res.Status)
+	}
+	for _, key := range []uint64{rows - 1, rows} {
+		h, err := b.s.LockWrite(1, index.Num(key), 0)
+		b.check(err)
+		b.s.Release(h)
+	}
+	if b.s.Scan(index.Num(rows-9), index.Num(rows), 0, &b.scanned, nil); b.scanned.Status != index.Found || len(b.scanned.Entries) != 9 {
+		t.Errorf("a scan of the last rows: %v, %d rows", b.scanned.Status, len(b.scanned.Entries))
 	}
 }

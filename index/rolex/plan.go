@@ -82,17 +82,26 @@ func (c *change) from(o Owner) Header {
 	return c.was.header().hold(o)
 }
 
-// runs calls f for the runs of words that a change changes. Runs that are near are one.
+// lends reports whether word i is of a row in a copy that is lent, and the transaction does not write
+// that row: nobody knows what the row is now.
+func (c *change) lends(i int) bool {
+	l := c.will.l
+	return c.lent && i >= l.RowsAt && i < l.RowsAt+l.Slots*l.RowWords && !c.changed(i)
+}
+
+// runs calls f for the runs of words that a change changes. Runs that are near are one, if what is
+// between them is known.
 func (c *change) runs(f func(first, n int)) {
 	const near = 4 // words; a WRITE has as many of its own
 	first, end := -1, 0
 	for i := block.ChecksumWord; i < len(c.will.w); i++ {
-		if !c.changed(i) {
-			continue
-		}
-		if first >= 0 && i-end > near {
+		changed := c.changed(i)
+		if first >= 0 && (changed && i-end > near || c.lends(i)) {
 			f(first, end-first)
 			first = -1
+		}
+		if !changed {
+			continue
 		}
 		if first < 0 {
 			first = i

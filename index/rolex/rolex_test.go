@@ -33,8 +33,9 @@ type bed struct {
 	o   Options
 	key rdma.RKey // of the leaves
 
-	models rdma.RKey
-	clock  clocktest.Clock
+	models  rdma.RKey
+	clock   clocktest.Clock
+	scanned index.ScanResult // memory
 }
 
 func newBed(t testing.TB, o Options, fabric inproc.Options) *bed {

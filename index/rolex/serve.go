@@ -112,7 +112,8 @@ func (s *Server) ScanAt(_, _ index.Key, _ int, _ clock.Tick, res *index.ScanResu
 	return buf
 }
 
-// Visit implements index.Server. It makes no progress while a writer holds the next leaf.
+// Visit implements index.Server. It makes no progress while a writer holds the next leaf. It ends at a
+// leaf that a hostile writer has spoiled.
 func (s *Server) Visit(at *index.Place, words int, visit func(*index.Entry)) (more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +121,7 @@ func (s *Server) Visit(at *index.Place, words int, visit func(*index.Entry)) (mo
 		addr, hd, m, err := s.seek(at.Key.Num, 0)
 		s.reportHeld(err)
 		if err != nil {
-			return true
+			return !errors.Is(err, index.ErrCorrupt)
 		}
 		h := m.header()
 		if hd != nil {

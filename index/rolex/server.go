@@ -205,10 +205,12 @@ func (s *Server) header(addr uint64) Header { return Header(s.span(addr).Load(bl
 
 // newLeaf returns a dead leaf.
 func (s *Server) newLeaf() (uint64, error) {
-	if n := len(s.spares); n > 0 {
+	for n := len(s.spares); n > 0; n-- {
 		addr := s.spares[n-1]
 		s.spares = s.spares[:n-1]
-		return addr, nil
+		if s.holds[addr] == nil { // else a hostile writer has linked it, and a transaction holds it
+			return addr, nil
+		}
 	}
 	for {
 		for s.region.Size() < s.end+s.l.LeafBytes() {
@@ -235,15 +237,16 @@ func (s *Server) put(m image, addr uint64, h Header) {
 	p.Store(block.HeaderWord, uint64(h))
 }
 
-// Load implements index.Server: it adds a row. The row gets no header. As long as there have been
-// no writers it needs no locks; later it fails with index.ErrLocked if one holds the leaf.
+// Load implements index.Server: it adds a row. The row gets no header. It fails with index.ErrLocked
+// if a writer or a transaction of the data server holds the leaf. As long as there have been no
+// writers and no leaf is held it needs no locks.
 func (s *Server) Load(at index.Key, row []uint64, h block.Header) error {
 	key := at.Num
 	if len(row) != s.l.RowWords {
 		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), s.l.RowWords)
 	}
 	s.mu.Lock()
-	if s.written {
+	if s.written || len(s.holds) > 0 {
 		s.mu.Unlock()
 		return s.Restore(at, row, h)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"drtmx/index"
+	"drtmx/index/learned/leaf"
 	"drtmx/internal/block"
 	"drtmx/internal/mem"
 	"drtmx/rdma"
@@ -124,6 +125,7 @@ func (w *Writer) Opened() Opened { return w.o }
 // links. It returns a HeldError for a leaf that is held.
 func (w *Writer) read(ctx context.Context, key, addr uint64) (uint64, image, error) {
 	m := image{w.l, make([]uint64, w.l.LeafWords)}
+	from := uint64(0) // low fence of the leaf to come
 	for torn, dead := 0, 0; ; {
 		w.batch.Reset()
 		w.batch.Read(w.o.Key, addr, m.w)
@@ -137,7 +139,7 @@ func (w *Writer) read(ctx context.Context, key, addr uint64) (uint64, image, err
 			if dead++; dead > deadMax || !w.l.mayBe(m.right()) {
 				return 0, image{}, fmt.Errorf("%w: leaf %#x is dead", ErrChanged, addr)
 			}
-			addr = m.right()
+			from, addr = 0, m.right()
 		case !m.accept(addr, w.batch.WRs[0].Tail, w.conn.InOrder()):
 			if torn++; torn > tornMax {
 				return 0, image{}, fmt.Errorf("%w: leaf %#x changes all the time", ErrChanged, addr)
@@ -146,10 +148,12 @@ func (w *Writer) read(ctx context.Context, key, addr uint64) (uint64, image, err
 			return 0, image{}, fmt.Errorf("%w: %w", index.ErrCorrupt, m.check(addr))
 		case key < m.low():
 			return 0, image{}, fmt.Errorf("%w: leaf %#x begins after key %d", ErrChanged, addr, key)
+		case m.low() < from: // its memory serves elsewhere, or a hostile writer has linked it
+			return 0, image{}, fmt.Errorf("%w: leaf %#x begins before key %d", ErrChanged, addr, from)
 		case !m.above(key):
 			return addr, m, nil
 		default:
-			addr = m.right()
+			from, addr = m.w[leaf.HighWord], m.right()
 		}
 	}
 }

@@ -126,6 +126,69 @@ var treeBugs = []bug{
 		caught: []test{{"index/rolex", "TestLentRowsMayBeOverwritten", "want"}},
 	},
 	{
+		name: "LentRowsAreJoined", why: "a writer writes what is between two changes from a copy in which the transaction's body may have written",
+		edits: []edit{{
+			file: "index/rolex/plan.go",
+			old:  "(changed && i-end > near || c.lends(i)) {",
+			new:  "changed && i-end > near {",
+		}},
+		caught: []test{{"index/rolex", "TestLentRowsMayBeOverwritten", "want"}},
+	},
+	{
+		name: "SlotsAboveTheCount", why: "a leaf of a hostile writer has used slots that its order does not have, and is split",
+		edits: []edit{{
+			file: "index/rolex/image.go",
+			old:  "		case i >= v.Count(): //",
+			new:  "		case i >= m.l.Slots: //",
+		}},
+		caught: []test{{"index/rolex", "TestSpoiledLeavesAreErrors", "index out of range"}},
+	},
+	{
+		name: "SharedUnseen", why: "the data server holds what a hostile writer has made of a leaf, and does not look at it",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "		if hd.m.check(addr) != nil { //",
+			new:  "		if false { //",
+		}},
+		caught: []test{{"index/rolex", "TestSpoiledLeavesAreErrors", "the leaf is shared"}},
+	},
+	{
+		name: "HeldMemoryServesAgain", why: "a leaf that the data server holds serves for a split, because a hostile writer has called it dead",
+		edits: []edit{{
+			file: "index/rolex/server.go",
+			old:  "		if s.holds[addr] == nil { //",
+			new:  "		if true { //",
+		}},
+		caught: []test{{"index/rolex", "TestHeldLeavesServeNothingElse", "out of range"}},
+	},
+	{
+		name: "UnknownSplitsAreTooFar", why: "the data server finds no row behind many leaves that the trainer has not come upon",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "	for steps := (s.end-s.l.leavesAt)/s.l.LeafBytes() + tornMax; steps > 0; steps-- {",
+			new:  "	for steps := s.leaves.Load() + tornMax; steps > 0; steps-- {",
+		}},
+		caught: []test{{"index/rolex", "TestServerFollowsUnknownSplits", "the last row is"}},
+	},
+	{
+		name: "LoadsPassLocks", why: "a row is loaded into a leaf that a transaction of the data server changes",
+		edits: []edit{{
+			file: "index/rolex/server.go",
+			old:  "	if s.written || len(s.holds) > 0 {",
+			new:  "	if s.written {",
+		}},
+		caught: []test{{"index/rolex", "TestLoadBesideTransactions", "key 20 has|was changed"}},
+	},
+	{
+		name: "SplitLeafStillHolds", why: "the proof of a leaf that a prepared transaction has split holds for others",
+		edits: []edit{{
+			file: "index/rolex/hold.go",
+			old:  "(hd.stays() || hd.mayWrite(o)) &&",
+			new:  "(hd.owner == 0 || hd.owner == o) &&",
+		}},
+		caught: []test{{"index/rolex", "TestSharedLeavesStay", "holds for others"}},
+	},
+	{
 		name: "AnyPeerSettles", why: "a writer is settled for a peer that had its number before",
 		edits: []edit{{
 			file: "index/rolex/server.go",
