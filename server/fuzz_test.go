@@ -53,6 +53,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 	}
 	now := cl.Servers[0].clocks.present()
 	one.Sent, two.Sent = now, now
+	twice := wire.Commit{ID: wire.ID{Client: 13, Seq: 1}, Sent: now, Parts: []wire.Part{two.Parts[0], two.Parts[1], two.Parts[1]}}
 	seeds := [][]byte{
 		{},
 		{byte(wire.OpHello)},
@@ -67,6 +68,7 @@ func hostileSeeds(cl *Cluster) [][]byte {
 		{255},
 		wire.AppendCommit(nil, wire.OpCommit, &one, nil),
 		wire.AppendCommit(nil, wire.OpCommit, &two, nil),
+		wire.AppendCommit(nil, wire.OpCommit, &twice, nil),
 		message(wire.OpPrepare, twophase.Prepare, &one),
 		message(wire.OpPrepare, twophase.Prepare, &two),
 		message(wire.OpHandOver, twophase.HandOver, &one),

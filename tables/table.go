@@ -357,6 +357,12 @@ func (ix *Index) MadeBy() string {
 	return "engine " + string(ix.Engine)
 }
 
+// ShipsTwins reports whether a table of the catalogue has a twin that gets its keys so: see
+// Index.ShipsTwin.
+func (c *Catalog) ShipsTwins() bool {
+	return slices.ContainsFunc(c.Tables, func(t *Table) bool { return t.def.Twin == TwinNext })
+}
+
 // ShipsTwin reports whether the index is the primary index of a table, or its twin, whose twin gets the
 // keys of transactions of one partition from the data server: see TwinNext.
 func (ix *Index) ShipsTwin() bool { return ix.second == nil && ix.Table.def.Twin == TwinNext }

@@ -1,6 +1,7 @@
 package txn_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -510,5 +511,104 @@ func TestRangesOfSnapshots(t *testing.T) {
 	stop()
 	if n := moved.Load(); n < some {
 		t.Errorf("only %d transfers beside the snapshots", n)
+	}
+}
+
+// TestLoserReservesWhatItHasIterated: whatever an Update has iterated over before its last page changes in every
+// attempt, by another client, until the partition is reserved for it. So it ends.
+func TestLoserReservesWhatItHasIterated(t *testing.T) {
+	r := newRig(t, 1, txn.Config{}, nil)
+	r.fillWide(t, 1, 1)
+	r.fillWide(t, boundary, 1)
+	ctx := t.Context()
+	other, err := txn.Open(ctx, txn.Config{Servers: []string{r.Servers[0].Addr()}, Dial: r.net.Dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	attempts := 0
+	if err := r.DB.Update(ctx, func(x *txn.Txn) error {
+		if attempts++; attempts > 50 {
+			return errors.New("it has lost fifty times")
+		}
+		rows := 0
+		for _, err := range x.Scan(r.wide.Primary(), tables.First, tables.Last) {
+			if err != nil {
+				return err
+			}
+			rows++
+		}
+		if rows != 2 {
+			return fmt.Errorf("%d rows", rows)
+		}
+		soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		_ = other.Update(soon, func(x *txn.Txn) error { return x.Put(r.wide, tables.Num(1), r.wide.NewRow()) })
+		return x.Put(r.wide, tables.Num(boundary), r.wide.NewRow())
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestQueuedScanHasWrites: a scan is queued after a row was written, and awaited after it was deleted. It has
+// the row as it was at one of these moments, and not as it was before the transaction.
+func TestQueuedScanHasWrites(t *testing.T) {
+	r := newRig(t, 1, txn.Config{}, nil)
+	r.fillWide(t, 1, 3)
+	field := r.wide.Field("c0")
+	if err := r.DB.Update(t.Context(), func(x *txn.Txn) error {
+		row := r.wide.NewRow()
+		row.SetInt(field, 77)
+		if err := x.Put(r.wide, tables.Num(2), row); err != nil {
+			return err
+		}
+		sc := x.QueueScan(r.wide.Primary(), tables.First, tables.Last, 0)
+		if err := x.Delete(r.wide, tables.Num(2)); err != nil {
+			return err
+		}
+		rows, err := sc.Entries()
+		for _, e := range rows {
+			if e.Key.Num() == 2 && e.Row.Int(field) != 77 {
+				err = fmt.Errorf("row 2 is %d again", e.Row.Int(field))
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestQueuedScanOfTwoServersHasAllRows: a procedure queues a scan with a limit, of which its data server reads
+// its own part at once, and deletes some of these rows before the other part is read. No row is left out.
+func TestQueuedScanOfTwoServersHasAllRows(t *testing.T) {
+	var got []uint64
+	r := newRig(t, 2, txn.Config{}, func(c *tables.Catalog) []txn.Procedure {
+		return []txn.Procedure{{Name: "first", Body: func(_ context.Context, x *txn.Txn, _ []byte) ([]byte, error) {
+			wide := c.MustTable("wide")
+			sc := x.QueueScan(wide.Primary(), tables.First, tables.Last, 10)
+			for k := range uint64(3) {
+				if err := x.Delete(wide, tables.Num(1+k)); err != nil {
+					return nil, err
+				}
+			}
+			rows, err := sc.Entries()
+			got = got[:0]
+			for _, e := range rows {
+				got = append(got, e.Key.Num())
+			}
+			return nil, err
+		}}}
+	})
+	r.fillWide(t, 1, 100)
+	r.fillWide(t, boundary, 100)
+	home, err := r.DB.Home(r.wide, tables.Num(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.DB.Call(t.Context(), home, "first", nil); err != nil {
+		t.Fatal(err)
+	}
+	if want := []uint64{4, 5, 6, 7, 8, 9, 10, 11, 12, 13}; !slices.Equal(got, want) {
+		t.Errorf("rows %v, want %v", got, want)
 	}
 }

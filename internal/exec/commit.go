@@ -4,6 +4,7 @@ import (
 	"drtmx/index"
 	"drtmx/internal/placement"
 	"drtmx/internal/wire"
+	"drtmx/tables"
 )
 
 // proofsOf says which proofs a commit needs.
@@ -63,6 +64,13 @@ func (t *Txn) gather(c *wire.Commit, which proofsOf) error {
 	}
 	t.s.net.nameLives(c)
 	return t.s.leases.stamp(t, c)
+}
+
+// needsNoProofs reports whether what is read of an index cannot change before the commit: the
+// transaction is a procedure that holds its partition, no client writes there, and it does not
+// wait for a twin without holding it.
+func (t *Txn) needsNoProofs(ix *tables.Index) bool {
+	return t.where.only >= 0 && !ix.ClientWritten() && !t.catalog.ShipsTwins()
 }
 
 // gatherAll adds the proofs of all reads.

@@ -122,7 +122,7 @@ func (l *Lookups) recycle() {
 		if g.op != nil {
 			g.pool.spare = append(g.pool.spare, g.op)
 		}
-		if g.res == nil || len(g.res.Proofs) == 0 || l.t.where.only >= 0 {
+		if g.res == nil || len(g.res.Proofs) == 0 || l.t.needsNoProofs(g.ix) {
 			continue
 		}
 		k := l.kept.of(g.part)

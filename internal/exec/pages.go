@@ -250,8 +250,8 @@ func (p *pager) ruler(ix *tables.Index, part placement.Partition) index.Ruler {
 
 // keep moves the proofs of a page out of the buffers, which the next page reuses.
 func (sc *Scan) keep() {
-	if sc.t.where.only >= 0 {
-		return // a procedure that holds its partition needs no proofs
+	if sc.t.needsNoProofs(sc.ix) {
+		return
 	}
 	for i := range sc.nsubs {
 		sub := &sc.subs[i]

@@ -109,6 +109,9 @@ func (n *network) settleAt(ctx context.Context, l *link) error {
 		n.unsettled = append(n.unsettled[:i], n.unsettled[i+1:]...)
 		if _, err := n.call(ctx, l, wire.AppendOutcome(nil, u.id, u.sent, wire.OutcomeSettle)); err != nil {
 			n.unsettled = append(n.unsettled, u)
+			if n.links[l.server] == l && l.pending.until == 0 {
+				n.drop(l) // nothing was asked, and who finds the link later would believe that it was
+			}
 			return err
 		}
 	}

@@ -83,6 +83,14 @@ func (t *Txn) partitions(parts []placement.Partition) []placement.Partition {
 			parts = append(parts, sc.subs[i].part)
 		}
 	}
+	for _, l := range t.reads.groups[:t.reads.nGroups] {
+		for _, g := range l.gets[:l.n] {
+			parts = append(parts, t.where.partition(g.ix, g.key))
+		}
+	}
+	for k := range t.reads.keptPages {
+		parts = append(parts, k.part)
+	}
 	for _, w := range t.writes.list[:t.writes.n] {
 		parts = append(parts, partitionOf(w.ix, w.key, t.where.nparts))
 	}

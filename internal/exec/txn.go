@@ -312,6 +312,9 @@ type subScan struct {
 
 	changed   bool // a quick proof failed
 	elsewhere bool // the part is read at another server
+
+	here  index.OrderedServer // not nil if the part was read in this process, at once,
+	limit int                 // with this limit
 }
 
 // QueueGet queues a Get and returns at once. When the body asks for the first
@@ -522,7 +525,7 @@ func (sc *Scan) start() {
 		if sub.part != p {
 			sub.op = nil
 		}
-		sub.part, sub.res, sub.elsewhere = p, nil, false
+		sub.part, sub.res, sub.elsewhere, sub.here = p, nil, false, nil
 		if t.where.local == nil {
 			remote = true
 			continue
@@ -538,14 +541,20 @@ func (sc *Scan) start() {
 			}
 			continue
 		}
-		sub.buf = srv.Scan(sc.lo, sc.hi, sc.partLimit(), &sub.own, sub.buf)
-		sub.res = &sub.own
+		sub.readHere(sc, srv)
 	}
 	if remote {
 		return
 	}
 	sc.done = true
 	sc.settle()
+}
+
+// readHere reads in a partition of this process.
+func (sub *subScan) readHere(sc *Scan, srv index.OrderedServer) {
+	sub.here, sub.limit = srv, sc.partLimit()
+	sub.buf = srv.Scan(sc.lo, sc.hi, sub.limit, &sub.own, sub.buf)
+	sub.res = &sub.own
 }
 
 // partLimit returns the limit for each partition: enough rows for the caller's
@@ -567,6 +576,9 @@ func (sc *Scan) settle() {
 	more, aged := false, sc.ix.HasEarlierRows()
 	sc.made = sc.made[:0]
 	for i := range sc.nsubs {
+		if sub := &sc.subs[i]; sub.here != nil && sub.own.More && sub.limit < sc.partLimit() {
+			sub.readHere(sc, sub.here) // rows that it has were deleted while the scan waited for other partitions
+		}
 		res := sc.subs[i].res
 		switch res.Status {
 		case index.Found, index.NotFound:

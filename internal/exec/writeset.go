@@ -129,7 +129,7 @@ func (ws *writeSet) ascend(ix int, lo, hi index.Key, fn func(*write) bool) {
 	ws.probeIx.ID = ix
 	ws.probe.ix, ws.probe.key = &ws.probeIx, lo
 	ws.tree.AscendGreaterOrEqual(&ws.probe, func(w *write) bool {
-		return w.ix.ID == ix && w.key.Compare(hi) <= 0 && (w.hidden || fn(w))
+		return w.ix.ID == ix && w.key.Compare(hi) <= 0 && fn(w)
 	})
 }
 

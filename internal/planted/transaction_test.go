@@ -71,8 +71,8 @@ var transactionBugs = []bug{
 		name: "LookupsAreForgotten", why: "a group of lookups is not proved once the next one is read",
 		edits: []edit{{
 			file: "internal/exec/lookups.go",
-			old:  "		if g.res == nil || len(g.res.Proofs) == 0 || l.t.where.only >= 0 {\n",
-			new:  "		if g.res != nil || len(g.res.Proofs) == 0 || l.t.where.only >= 0 {\n",
+			old:  "		if g.res == nil || len(g.res.Proofs) == 0 || l.t.needsNoProofs(g.ix) {\n",
+			new:  "		if g.res != nil || len(g.res.Proofs) == 0 || l.t.needsNoProofs(g.ix) {\n",
 		}},
 		caught: []test{{"txn", "TestLookupsAreProved", "a change of row 5000: 1 attempts"}},
 	},

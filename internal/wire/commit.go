@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"time"
 
 	"drtmx/index"
@@ -152,7 +153,8 @@ func appendParts(b []byte, c *Commit, keep func(partition placement.Partition) b
 }
 
 // Decode decodes the output of AppendCommit after the op byte. It reuses the
-// memory of c; rows are views of the message.
+// memory of c; rows are views of the message. No partition has two parts: as two parties
+// to one transaction it would be waited for twice, and vote once.
 func (c *Commit) Decode(d *Decoder) error {
 	c.ID, c.Sent = d.ID(), d.Sent()
 	c.Turn.decode(d)
@@ -172,8 +174,9 @@ func (c *Commit) decodeParts(d *Decoder) error {
 	c.Seen = clock.Tick(d.U64())
 	n := d.Count(MaxParts, partBytesMin)
 	c.Parts = c.Parts[:0]
-	for range n {
+	for i := range n {
 		p := c.NextPart(d.Partition())
+		d.bad = d.bad || slices.ContainsFunc(c.Parts[:i], func(o Part) bool { return o.Partition == p.Partition })
 		p.Incarnation, p.Memory, p.Catalog = d.U64(), d.U32(), d.U32()
 		if p.Read = time.Duration(d.U64()); p.Read < 0 {
 			d.bad = true
