@@ -346,15 +346,18 @@ func (d *durable) release() {
 func (d *durable) pass() (failed, stop bool) {
 	d.passing.Lock()
 	defer d.passing.Unlock()
-	may := d.mayAnswer()
 	failed = d.failed.Load() // before what is durable: what is held afterwards is not released as durable
 	to := d.safe()
+	may := d.mayAnswer()
 	for _, p := range d.s.parts.here {
 		if may {
 			p.records.horizon.raise(p.control, to)
 		}
 	}
 	d.mu.Lock()
+	// What is held from now on stays held. If the process has stopped since the last look, and
+	// another one has its place, what came in between rests on old memory.
+	may = may && d.mayAnswer()
 	n := 0
 	for may && n < len(d.held) && d.held[n].at <= to {
 		n++

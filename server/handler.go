@@ -218,7 +218,7 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 			return
 		}
 		fits := len(w.resp)
-		if v := s.read(w, &reads[i]); !v.ok() {
+		if v := s.read(w, &reads[i], i == 0); !v.ok() {
 			s.answers.reply(r, v.append(nil))
 			return
 		}
@@ -246,9 +246,10 @@ func (s *Server) handleRead(r *rdma.Request, w *work, d *wire.Decoder) {
 }
 
 // read appends the answer to one lookup or scan, which may make the answer
-// larger than a message. An index that is not here may be one of a version of the catalogue that
-// has not come yet.
-func (s *Server) read(w *work, rd *wire.Read) verdict {
+// larger than a message. If it is the first of the message, a scan then ends at a lower limit, so
+// that the client can go on after its rows. An index that is not here may be one of a version of the
+// catalogue that has not come yet.
+func (s *Server) read(w *work, rd *wire.Read, first bool) verdict {
 	p := s.parts.get(rd.Partition)
 	if p == nil {
 		return verdict{code: wire.Bad, text: "no such partition here"}
@@ -282,26 +283,32 @@ func (s *Server) read(w *work, rd *wire.Read) verdict {
 	if !ok {
 		return verdict{code: wire.Bad, text: "scan of a hash index"}
 	}
-	room := rdma.MaxMessageBytes - len(w.resp)
-	limit := min(int(rd.Limit), scanRows(ix, srv.Server, room))
-	if rd.At == 0 {
-		w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
-	} else if w.buf = ordered.ScanAt(rd.Lo, rd.Hi, limit, rd.At, &w.scan, w.buf); p.floor() > rd.At {
-		w.scan.Status = index.Gone
+	room, begin := rdma.MaxMessageBytes-len(w.resp), len(w.resp)
+	for limit := min(int(rd.Limit), scanRows(ix, srv.Server, room)); ; {
+		if rd.At == 0 {
+			w.buf = ordered.Scan(rd.Lo, rd.Hi, limit, &w.scan, w.buf)
+		} else if w.buf = ordered.ScanAt(rd.Lo, rd.Hi, limit, rd.At, &w.scan, w.buf); p.floor() > rd.At {
+			w.scan.Status = index.Gone
+		}
+		rows := len(w.scan.Entries)
+		if ix.Strings {
+			cutToFit(&w.scan, room)
+		}
+		w.resp = wire.AppendScan(w.resp[:begin], &w.scan, ix.Strings)
+		if len(w.resp) <= rdma.MaxMessageBytes || limit == 1 || !first {
+			return verdict{}
+		}
+		limit = max(rows/2, 1)
 	}
-	if ix.Strings {
-		cutToFit(&w.scan, room)
-	}
-	w.resp = wire.AppendScan(w.resp, &w.scan, ix.Strings)
-	return verdict{}
 }
 
 // proofBytes is the size of the proofs of an entry that is alone in its leaf.
 const proofBytes = 2 * 16
 
 // scanRows returns how many rows of an index to put into an answer of room
-// bytes. If rows have one size, that many rows certainly fit, with the proofs
-// of as many leaves. Otherwise it is about twice the number that fits if rows
+// bytes. If rows have one size, that many rows fit, with the proofs of as many
+// leaves. A range may have more leaves, because some have no rows: then they may
+// not fit. If rows vary in size, it is about twice the number that fits if rows
 // have average size, and cutToFit drops the rest. The client asks again for the
 // others.
 func scanRows(ix *tables.Index, srv index.Server, room int) int {

@@ -612,6 +612,13 @@ func testRecoveredIsConfirmedFirst(t *testing.T, o copyOptions) {
 	if resp, err := askLastOutcome(t, asked, c); err == nil {
 		t.Fatalf("the outcome %v was told, and the copy does not have it", resp)
 	}
+	refused, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := c.DB.Update(refused, func(x *txn.Txn) error {
+		return x.Insert(c.acct, tables.Num(id), c.acct.NewRow())
+	}); errors.Is(err, txn.ErrExists) {
+		t.Fatal("an insert was refused because of the row, and the copy does not have it")
+	}
 	o.net.FailDials("server-0", keeper, nil)
 	long, cancel := context.WithTimeout(t.Context(), testseed.Patience())
 	defer cancel()
