@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -500,6 +501,164 @@ func markProcedure() txn.Procedure {
 		own.N = 2
 		return nil, markTable.Insert(t, &own)
 	}}
+}
+
+// parkedFabric holds back requests of one kind, once it is told to.
+type parkedFabric struct {
+	rdma.Provider
+	op      wire.Op
+	armed   atomic.Bool
+	reached chan string // where the held request goes
+	release chan struct{}
+}
+
+type parkedConn struct {
+	rdma.Conn
+	f  *parkedFabric
+	to string
+}
+
+func (f *parkedFabric) Dial(ctx context.Context, addr string) (rdma.Conn, error) {
+	c, err := f.Provider.Dial(ctx, addr)
+	return &parkedConn{c, f, addr}, err
+}
+
+func (c *parkedConn) StartCall(ctx context.Context, req []byte) error {
+	if wire.Op(req[0]) == c.f.op && c.f.armed.CompareAndSwap(true, false) {
+		c.f.reached <- c.to
+		<-c.f.release
+	}
+	return c.Conn.StartCall(ctx, req)
+}
+
+// TestTwinLeavesBesideCommit: a transaction has found a range empty, and the data server of the twin is
+// prepared, but the other one has not decided. So the twin stays maintained: who inserts into that range meets
+// the lock, and no View sees such a row before that transaction is over.
+func TestTwinLeavesBesideCommit(t *testing.T) {
+	t.Parallel()
+	for _, twin := range []tables.Twin{tables.TwinSync, tables.TwinNext} {
+		t.Run(string(twin), func(t *testing.T) {
+			tried := 0
+			for reader := range 2 { // the data server whose share has the range
+				net := inproc.New(inproc.Options{})
+				held := &parkedFabric{
+					Provider: net.As(rdma.Identity{Role: rdma.RoleServer}), op: wire.OpHandOver,
+					reached: make(chan string, 1), release: make(chan struct{}),
+				}
+				r := startAltered(t, roleFabric{
+					server: held, addrs: []string{"a", "b"}, as: func(_ testing.TB, who rdma.Identity) rdma.Provider { return net.As(who) },
+				}, 1<<26, 1<<26)
+				if r.commitWhileTwinLeaves(t, twin, reader, held) {
+					tried++
+				}
+			}
+			if tried == 0 {
+				t.Error("the share with the range is never the first one")
+			}
+		})
+	}
+}
+
+// commitWhileTwinLeaves returns false if the share without proofs is prepared first.
+func (r *alterRig) commitWhileTwinLeaves(t *testing.T, twin tables.Twin, reader int, held *parkedFabric) bool {
+	t.Helper()
+	ctx := t.Context()
+	db := r.open(t, rdma.RoleLoader, txn.Config{})
+	d := twinDefs()[0]
+	d.Twin, d.Partition = twin, tables.Partitioning{Kind: tables.ByBits, Shift: 8}
+	tab, err := db.AddTable(ctx, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := r.cat.MustTable("entry")
+	var absent tables.Key
+	var written [2]tables.Key // a row at each data server
+	for p := range uint64(4) {
+		for server := range written {
+			if r.servers[server].parts.of[p] != nil {
+				written[server] = tables.Num(p<<32 | 7)
+			}
+		}
+		if r.servers[reader].parts.of[(p+1)%4] != nil { // where the twin has the keys of partition p
+			absent = tables.Num(p<<8 | 5)
+		}
+	}
+	amount := func(n int64) tables.Row {
+		row := entry.NewRow()
+		row.SetInt(entry.Field("amount"), n)
+		return row
+	}
+	put := func(x *txn.Txn, n int64) error {
+		return errors.Join(x.Put(entry, written[0], amount(n)), x.Put(entry, written[1], amount(n)))
+	}
+	if err := db.Update(ctx, func(x *txn.Txn) error { return put(x, 1) }); err != nil {
+		t.Fatal(err)
+	}
+	old := r.open(t, rdma.RoleWriter, txn.Config{})
+	done := make(chan error, 1)
+	held.armed.Store(true)
+	go func() {
+		done <- old.Update(ctx, func(x *txn.Txn) error {
+			es, err := x.QueueScan(tab.Primary(), absent, absent, 0).Entries()
+			if err != nil || len(es) > 0 {
+				return fmt.Errorf("%d rows: %w", len(es), err)
+			}
+			return put(x, 2)
+		})
+	}()
+	last := 0
+	select {
+	case to := <-held.reached:
+		last = slices.Index(r.addrs, to)
+	case err := <-done:
+		t.Fatalf("nothing was handed over: %v", err)
+	}
+	if last == reader {
+		close(held.release)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		return false
+	}
+	left := make(chan error, 1)
+	go func() {
+		_, err := db.SetTwin(ctx, tab.Name(), "")
+		left <- err
+	}()
+	await(t, "both data servers know that the twin leaves", func() bool {
+		return r.servers[0].catalog.Load().Version() >= 2 && r.servers[1].catalog.Load().Version() >= 2
+	})
+	other := r.open(t, rdma.RoleWriter, txn.Config{})
+	sees := false
+	for range 20 {
+		soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		err := other.Update(soon, func(x *txn.Txn) error { return x.Insert(tab, absent, tab.NewRow()) })
+		cancel()
+		if err != nil {
+			continue
+		}
+		if err := other.View(ctx, func(x *txn.Txn) error {
+			_, missing := x.Get(tab, absent)
+			row, err := x.Get(entry, written[last])
+			if err == nil && missing == nil {
+				sees = row.Int(entry.Field("amount")) == 1
+			}
+			return errors.Join(err, missing)
+		}); err != nil {
+			t.Error(err)
+		}
+		break
+	}
+	close(held.release)
+	if err := <-done; err == nil && sees {
+		t.Error("a transaction that has not seen a row commits after a View that saw the row without it")
+	} else if err != nil && !errors.Is(err, tables.ErrSchema) {
+		t.Error(err)
+	}
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+	return true
 }
 
 // TestEntriesOfAnEndedTwin: a data server has not heard that a twin is not maintained any more, and has

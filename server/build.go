@@ -51,7 +51,7 @@ func (cat *catalogue) pollBuild(id int) verdict {
 	defer cat.builds.Unlock()
 	b := cat.builds.of[id]
 	if c.Indexes[id].IsLeaving() {
-		b = &build{done: true} // there is nothing to do, and all servers know of it when they answer
+		b = &build{done: cat.drained(c)} // and all servers know of it when they answer
 	} else if b == nil {
 		b = &build{}
 		cat.builds.of[id] = b
@@ -64,7 +64,7 @@ func (cat *catalogue) pollBuild(id int) verdict {
 	}
 	switch {
 	case !b.done:
-		return verdict{code: wire.InDoubt, text: "the index is being built"}
+		return verdict{code: wire.InDoubt, text: "the index is being built, or transactions that have read it are not decided"}
 	case !b.v.ok():
 		return b.v
 	}
@@ -75,6 +75,20 @@ func (cat *catalogue) pollBuild(id int) verdict {
 		p.mu.Unlock()
 	}
 	return verdict{text: strconv.FormatUint(uint64(tick), 10)}
+}
+
+// drained reports whether no transaction here is prepared that may have read an index which a version
+// of the catalogue has made unreadable.
+func (cat *catalogue) drained(c *tables.Catalog) bool {
+	for _, p := range cat.s.parts.here {
+		p.mu.Lock()
+		ok := p.drained(c.ReadersNeed())
+		p.mu.Unlock()
+		if !ok {
+			return false
+		}
+	}
+	return true
 }
 
 func (cat *catalogue) build(ix *tables.Index) verdict {
@@ -139,7 +153,7 @@ func (cat *catalogue) buildEntries(ix *tables.Index, keys []tables.Key) error {
 // rows that exist during the whole call, and of some others.
 func (p *partition) eachKeys(ctx context.Context, ix *tables.Index, fn func([]tables.Key) error) error {
 	if srv, ok := p.index(ix.ID).(index.OrderedServer); ok {
-		return eachOrdered(ctx, srv, ix, index.Key{}, fn)
+		return eachOrdered(ctx, newEntries(srv, ix, buildRows), fn)
 	}
 	srv, ok := p.index(ix.ID).(*hash.Server)
 	if !ok {
@@ -163,6 +177,24 @@ func (p *partition) eachKeys(ctx context.Context, ix *tables.Index, fn func([]ta
 	return ctx.Err()
 }
 
+// eachOrdered is eachKeys for an ordered index.
+func eachOrdered(ctx context.Context, e *entries, fn func([]tables.Key) error) error {
+	var raw []index.Key
+	for {
+		found, err := e.next(ctx)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		raw = raw[:0]
+		for i := range found {
+			raw = append(raw, found[i].Key)
+		}
+		if err := inBatches(e.ix, raw, fn); err != nil {
+			return err
+		}
+	}
+}
+
 func inBatches(ix *tables.Index, raw []index.Key, fn func([]tables.Key) error) error {
 	keys := make([]tables.Key, 0, buildRows)
 	for len(raw) > 0 {
@@ -177,42 +209,6 @@ func inBatches(ix *tables.Index, raw []index.Key, fn func([]tables.Key) error) e
 		raw = raw[n:]
 	}
 	return nil
-}
-
-// eachOrdered is eachKeys for an ordered index, from a key on. Where rows are
-// locked it takes fewer at a time, and waits.
-func eachOrdered(ctx context.Context, srv index.OrderedServer, ix *tables.Index, lo index.Key, fn func([]tables.Key) error) error {
-	var res index.ScanResult
-	var buf []uint64
-	var raw []index.Key
-	for limit := buildRows; ctx.Err() == nil; {
-		buf = srv.Scan(lo, last(ix), limit, &res, buf)
-		switch res.Status {
-		case index.Found, index.NotFound:
-		case index.Locked:
-			if limit = max(limit/2, 1); limit == 1 {
-				time.Sleep(time.Millisecond)
-			}
-			continue
-		default:
-			return fmt.Errorf("server: index %s: a scan ended as %v", ix.Name, res.Status)
-		}
-		raw = raw[:0]
-		for i := range res.Entries {
-			raw = append(raw, res.Entries[i].Key.Clone())
-		}
-		if err := inBatches(ix, raw, fn); err != nil || !res.More || len(raw) == 0 {
-			return err
-		}
-		lo = raw[len(raw)-1]
-		if ix.Strings {
-			lo = index.Str(lo.Str + "\x00")
-		} else {
-			lo.Num++
-		}
-		limit = min(2*limit, buildRows)
-	}
-	return ctx.Err()
 }
 
 // keyOf returns an index key in the form that users of the index know.

@@ -152,6 +152,14 @@ func (s *Server) Shipping() int {
 	return len(p.shipments.queue)
 }
 
+// AtAnswers calls f after each answer to keys of twins of the first partition here, before it counts.
+func (s *Server) AtAnswers(f func()) {
+	p := s.parts.here[0]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shipments.atAnswer = f
+}
+
 // Tick returns the time of the first partition here.
 func (s *Server) Tick() clock.Tick {
 	p := s.parts.here[0]

@@ -87,7 +87,8 @@ func (p *partition) validate(part *wire.Part) verdict {
 // transaction of an earlier version may write the tables that have not changed since.
 // One of a later version is refused: transactions that do not know that version could
 // overwrite its rows here. It refuses reads of an index that the version here does not
-// maintain.
+// maintain. (A share that proves nothing may belong to a transaction whose other share
+// has read it before: see drained.)
 func (p *partition) allows(part *wire.Part) verdict {
 	c := p.has.Load().catalog
 	if int(part.Catalog) < c.ReadersNeed() && part.Proves() {

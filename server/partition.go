@@ -47,6 +47,7 @@ type partition struct {
 	commits   uint64
 	aborts    uint64
 	nprepare  int
+	under     map[int]int // how many of these, by the version of the catalogue that they know
 	records   recording
 }
 

@@ -12,13 +12,14 @@ import (
 // prepared is a participant's half of a distributed transaction in one
 // partition, from its vote to the decision.
 type prepared struct {
-	p      *partition
-	owner  index.Owner
-	client uint64 // session of the transaction; 0: not known
-	vote   clock.Tick
-	held   []*index.Held
-	writes []wire.Write // with copied rows
-	csn    block.CSN    // of the commit, once it is in the log
+	p       *partition
+	owner   index.Owner
+	catalog int    // version that its transaction knows; 0 if the share was restored
+	client  uint64 // session of the transaction; 0: not known
+	vote    clock.Tick
+	held    []*index.Held
+	writes  []wire.Write // with copied rows
+	csn     block.CSN    // of the commit, once it is in the log
 
 	// Of a durable server:
 	reads  bool             // the share has read more than the rows that it has locked to write
@@ -27,6 +28,33 @@ type prepared struct {
 	record *twophase.Record // of the decision
 	origin origin           // of the coordinator's client
 	aside  aside            // room in the log for its records
+}
+
+// entered counts a prepared transaction, and left one that is decided. The caller holds p.mu.
+func (p *partition) entered(t *prepared) {
+	if p.nprepare++; p.under == nil {
+		p.under = map[int]int{}
+	}
+	p.under[t.catalog]++
+}
+
+func (p *partition) left(t *prepared) {
+	p.nprepare--
+	if p.under[t.catalog]--; p.under[t.catalog] == 0 {
+		delete(p.under, t.catalog)
+	}
+}
+
+// drained reports whether all prepared transactions know a version of the catalogue. No more that
+// have read an index which is not readable any more are prepared then, so that its locks are not
+// missed by those who no longer maintain it. The caller holds p.mu.
+func (p *partition) drained(version int) bool {
+	for v := range p.under {
+		if v < version {
+			return false
+		}
+	}
+	return true
 }
 
 // prepare validates and locks a part, and keeps what it locked until decide.
@@ -45,7 +73,8 @@ func (p *partition) hold(part *wire.Part) (*prepared, verdict) {
 	p.writer.owners++
 	p.ticks.advance()
 	t := &prepared{p: p, owner: p.writer.owners, vote: p.ticks.own.Vote(), reads: len(part.Rows)+len(part.Gaps) > 0}
-	p.nprepare++
+	t.catalog = int(part.Catalog)
+	p.entered(t)
 	// Take the shared locks before the exclusive ones: an insert may split a
 	// leaf that was read, and the index then moves the shared locks with the
 	// rows.
@@ -89,7 +118,7 @@ func (t *prepared) decide(commit bool, tick clock.Tick) {
 // caller holds p.mu.
 func (t *prepared) end(commit bool, tick clock.Tick) {
 	p := t.p
-	p.nprepare--
+	p.left(t)
 	p.writer.endReads(t.owner)
 	if t.frozen {
 		p.writer.frozen--

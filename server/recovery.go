@@ -214,6 +214,7 @@ func (r *recovery) doubtCopies() {
 	d.recovered = at
 	for _, p := range d.s.parts.here {
 		p.records.pend(at, 1)
+		p.records.logged = at // a refusal, or the result of a procedure, reveals what was recovered, too
 	}
 }
 
@@ -349,5 +350,9 @@ func (p *partition) redoWrite(ix *hosted, w *wire.Write, csn block.CSN) error {
 	if w.Op == wire.Delete {
 		return ix.Restore(w.Key, nil, block.Absent(csn))
 	}
-	return ix.Restore(w.Key, p.writer.rowWords(w.Row), block.Present(csn))
+	row := p.writer.rowWords(w.Row)
+	if ix.def.IsTwin() { // rows are elsewhere now, and a client may have said anything of them
+		clear(row)
+	}
+	return ix.Restore(w.Key, row, block.Present(csn))
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"drtmx/index"
@@ -34,20 +33,17 @@ type placing struct {
 	twin *tables.Index
 	ix   index.Hinted
 	from placement.Partition // has the rows
-	lo   index.Key           // the next entry
-	more bool
+	left *entries
 
 	// Of some entries without places:
 	keys   []uint64
 	heads  []block.Header
 	places []uint64
 
-	scan index.ScanResult
-	buf  []uint64
-	req  []byte
+	req []byte
 }
 
-// Bounds of the rest before a question is asked, or locked entries are read, again.
+// Bounds of the rest before a question is asked again.
 const (
 	placesAgainAfter = time.Millisecond
 	placesAgainMost  = time.Second
@@ -76,14 +72,14 @@ func (p *partition) placing(twin *tables.Index) *placing {
 		return nil
 	}
 	of := placement.Partition(len(p.srv.parts.of))
-	return &placing{p: p, twin: twin, ix: ix, from: (p.id + of - 1) % of, lo: index.Num(0), more: true}
+	return &placing{p: p, twin: twin, ix: ix, from: (p.id + of - 1) % of, left: newEntries(ix, twin, wire.MaxPlaces)}
 }
 
 // all goes through all entries once. It returns how many have got places.
 func (pl *placing) all() (n int, err error) {
 	ws := &pl.p.srv.workers
-	for pl.more {
-		if err := pl.collect(); err != nil {
+	for {
+		if more, err := pl.collect(); err != nil || !more {
 			return n, err
 		}
 		if len(pl.keys) == 0 {
@@ -103,36 +99,18 @@ func (pl *placing) all() (n int, err error) {
 		}
 		n += pl.set()
 	}
-	return n, nil
 }
 
-// collect finds the next entries without places.
-func (pl *placing) collect() error {
+// collect looks at the next entries for those without places. It returns false at the end.
+func (pl *placing) collect() (more bool, err error) {
 	pl.keys, pl.heads = pl.keys[:0], pl.heads[:0]
-	res := &pl.scan
-	rest := placesAgainAfter
-	for limit := wire.MaxPlaces; ; limit, rest = max(limit/2, 1), min(2*rest, placesAgainMost) {
-		pl.buf = pl.ix.Scan(pl.lo, last(pl.twin), limit, res, pl.buf)
-		if res.Status != index.Locked {
-			break
-		}
-		if err := pl.p.srv.workers.rest(rest); err != nil {
-			return err
-		}
-	}
-	if res.Status != index.Found && res.Status != index.NotFound {
-		return fmt.Errorf("server: index %s: a scan ended as %v", pl.twin.Name, res.Status)
-	}
-	for i := range res.Entries {
-		if e := &res.Entries[i]; e.Row[0] == 0 {
+	found, err := pl.left.next(pl.p.srv.workers.ctx)
+	for i := range found {
+		if e := &found[i]; e.Row[0] == 0 {
 			pl.keys, pl.heads = append(pl.keys, e.Key.Num), append(pl.heads, e.Header)
 		}
 	}
-	if n := len(res.Entries); n > 0 {
-		pl.lo.Num = res.Entries[n-1].Key.Num + 1
-	}
-	pl.more = res.More && pl.lo.Num != 0
-	return nil
+	return len(found) > 0, err
 }
 
 // ask asks where the rows are.

@@ -21,7 +21,7 @@ type placeRig struct {
 	tab *tables.Table
 }
 
-func newPlaceRig(t *testing.T, servers int, twin tables.Twin, keys uint64) *placeRig {
+func newPlaceRig(t *testing.T, servers int, twin tables.Twin, keys uint64, f inproc.Faults) *placeRig {
 	t.Helper()
 	cat, err := tables.NewCatalog(tables.Def{
 		Name: "t", Primary: tables.Hash, Twin: twin, Partition: tables.Partitioning{Kind: tables.ByHash},
@@ -31,13 +31,18 @@ func newPlaceRig(t *testing.T, servers int, twin tables.Twin, keys uint64) *plac
 		t.Fatal(err)
 	}
 	cl, err := Embedded(t.Context(), EmbeddedConfig{
-		Catalog: cat, Servers: servers, Partitions: 4, Network: inproc.New(inproc.Options{}), MemoryBytes: 256 << 20,
+		Catalog: cat, Servers: servers, Partitions: 4, Network: inproc.New(inproc.Options{Faults: f}), MemoryBytes: 256 << 20,
 		Client: txn.Config{Retry: txn.Retry{Patience: testseed.Patience()}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		for _, s := range cl.Servers {
+			if err := s.Check(); err != nil {
+				t.Error(err)
+			}
+		}
 		if err := cl.Close(); err != nil {
 			t.Error(err)
 		}
@@ -131,10 +136,16 @@ func TestLoadedRowsHavePlaces(t *testing.T) {
 		name    string
 		servers int
 		built   bool
-	}{{"loaded, rows at another data server", 2, false}, {"loaded, rows at the same one", 1, false}, {"built", 2, true}} {
+		faults  inproc.Faults
+	}{
+		{"loaded, rows at another data server", 2, false, inproc.Faults{}},
+		{"loaded, rows at the same one", 1, false, inproc.Faults{}},
+		{"built", 2, true, inproc.Faults{}},
+		{"READs out of order", 2, false, inproc.Faults{Scramble: 0.1}}, // so leaves have checksums
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.built {
-				r := newPlaceRig(t, c.servers, "", keys)
+				r := newPlaceRig(t, c.servers, "", keys, c.faults)
 				tab, err := r.DB.SetTwin(t.Context(), "t", tables.TwinNext)
 				if err != nil {
 					t.Fatal(err)
@@ -143,7 +154,7 @@ func TestLoadedRowsHavePlaces(t *testing.T) {
 				await(t, "all entries have places", func() bool { return r.check(t) == 0 })
 				return
 			}
-			r := newPlaceRig(t, c.servers, tables.TwinNext, keys)
+			r := newPlaceRig(t, c.servers, tables.TwinNext, keys, c.faults)
 			if n := r.check(t); n != keys {
 				t.Fatalf("%d of %d entries have no place before the end of loading", n, keys)
 			}
@@ -159,7 +170,7 @@ func TestLoadedRowsHavePlaces(t *testing.T) {
 // transactions of one partition, whose entries have places, and of several, whose entries have none.
 func TestPlacesBesideWriters(t *testing.T) {
 	const keys, changes = 500, 1000
-	r := newPlaceRig(t, 2, tables.TwinNext, keys)
+	r := newPlaceRig(t, 2, tables.TwinNext, keys, inproc.Faults{})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -193,14 +204,15 @@ func TestPlacesBesideWriters(t *testing.T) {
 // TestLatePlacesAreNotTaken: between a question and the answer, or the answer and its use, a row is
 // deleted and inserted again elsewhere. The place of the first one is not that of the second.
 func TestLatePlacesAreNotTaken(t *testing.T) {
-	r := newPlaceRig(t, 2, tables.TwinNext, 400)
+	r := newPlaceRig(t, 2, tables.TwinNext, 400, inproc.Faults{})
 	for id := range placement.Partition(4) {
 		pl := r.partition(id).placing(r.tab.Twin())
-		if err := pl.collect(); err != nil || len(pl.keys) < 20 {
+		if _, err := pl.collect(); err != nil || len(pl.keys) < 20 {
 			t.Fatalf("partition %d: %d entries, %v", id, len(pl.keys), err)
 		}
 		elsewhere := r.partition((id + 1) % 4).placing(r.tab.Twin())
-		if err := errors.Join(elsewhere.collect(), r.change(t.Context(), pl.keys[:4]...)); err != nil { // shipped, with places
+		_, err := elsewhere.collect()
+		if err := errors.Join(err, r.change(t.Context(), pl.keys[:4]...)); err != nil { // shipped, with places
 			t.Fatal(err)
 		}
 		both := pl.keys[4:8] // with a key of another partition: without places

@@ -28,9 +28,12 @@ import (
 // What it cannot take at once, because a lock is in the way, it gets again. What it can never take, for
 // lack of memory, it refuses for good: then that number is taken, and the transaction is not committed.
 //
-// A transaction is committed at a tick that is no lower than that of the next partition when it takes the
-// keys: up to then, others have read that they are not there. At the tick at which it was prepared, a
-// Snapshot would have it, and what these others have seen not.
+// A transaction is committed at the tick at which the next partition takes its keys. Up to then, others
+// have read there that the keys are as before: at a lower tick, a Snapshot could have the transaction, and
+// not what these others have done. From then on, others see in the twin that a key is gone, without the
+// row: at a higher tick, a Snapshot that begins after them could still have the row. That partition adopts
+// the time of the first one before, so the tick is no lower than the vote; and until the decision the vote
+// keeps all ticks from it on open.
 //
 // A transaction that has read the gap in which a key belongs, and is prepared, has a lock there: the
 // shipment waits for its decision. That transaction never waits for a shipment: it is refused where it
@@ -57,6 +60,7 @@ type shipments struct {
 	incarnation uint64              // of the data server that has been sent some; 0: none has
 	gone        bool                // its memory is lost, and the twins with it
 	entries     []wire.ShippedEntry // memory
+	atAnswer    func()              // for tests, before an answer counts
 
 	shipped, messages uint64        // counted
 	waited, underWay  time.Duration // sums: before a transaction was in a message, and until that was answered
@@ -177,12 +181,15 @@ func (sh *shipments) work() {
 			sh.p.mu.Unlock()
 			return
 		}
-		gone := sh.gone
+		gone, atAnswer := sh.gone, sh.atAnswer
 		sh.p.mu.Unlock()
 		var a wire.Shipped
 		err := error(nil)
 		if !gone {
 			a, err = sh.deliver(buf)
+		}
+		if atAnswer != nil {
+			atAnswer()
 		}
 		if sh.answered(&a) > 0 {
 			rest = shipAgainAfter
@@ -291,9 +298,15 @@ func (sh *shipments) answered(a *wire.Shipped) (n int) {
 	p.mu.Lock()
 	defer p.unlock()
 	p.ticks.advance()
-	tick, now := max(a.Tick, p.ticks.own.Tick()), clock.Fast()
+	now := clock.Fast()
 	for n < len(sh.queue) && (sh.gone || sh.first <= a.UpTo) {
 		s := sh.queue[n]
+		tick, ok := a.TickOf(sh.first)
+		if sh.gone {
+			tick = p.ticks.own.Tick() // what others have seen in the twin is lost
+		} else if !ok {
+			break
+		}
 		if code, text, refused := a.Refusal(sh.first); refused && !sh.gone {
 			s.t.end(false, 0)
 			s.q.result = verdict{code: code, cause: exec.CauseLocked, text: text}.append(nil)
@@ -332,9 +345,47 @@ func (sh *shipments) abandon() {
 
 // taken are the shipments that a partition has of another one.
 type taken struct {
-	incarnation uint64         // of the data server of that partition
-	upTo        uint64         // number of the last one
-	refused     []wire.Refused // of those, that the other one may not know of yet, ascending
+	incarnation uint64 // of the data server of that partition
+	upTo        uint64 // number of the last one
+	// Of those that the other one may not know of yet, ascending:
+	refused []wire.Refused
+	ticks   []wire.TakenAt
+	texts   int // bytes of the refusals
+}
+
+// answerBytes bounds the refusals and ticks of an answer, but for those of the last shipment.
+const answerBytes = rdma.MaxMessageBytes / 2
+
+// took notes that the next shipment is taken, or refused, at a tick.
+func (ts *taken) took(tick clock.Tick) {
+	ts.upTo++
+	if n := len(ts.ticks); n > 0 && ts.ticks[n-1].Tick == tick {
+		ts.ticks[n-1].UpTo = ts.upTo
+		return
+	}
+	ts.ticks = append(ts.ticks, wire.TakenAt{UpTo: ts.upTo, Tick: tick})
+}
+
+// known forgets what the other one knows: of shipments before a number.
+func (ts *taken) known(first uint64) {
+	for len(ts.refused) > 0 && ts.refused[0].Number < first {
+		ts.texts -= len(ts.refused[0].Text)
+		ts.refused = ts.refused[1:]
+	}
+	for len(ts.ticks) > 0 && ts.ticks[0].UpTo < first {
+		ts.ticks = ts.ticks[1:]
+	}
+}
+
+// refuse notes why the next shipment is refused.
+func (ts *taken) refuse(v verdict) {
+	ts.refused = append(ts.refused, wire.Refused{Number: ts.upTo + 1, Code: v.code, Text: v.text})
+	ts.texts += len(v.text)
+}
+
+// fills reports whether an answer is so long that the rest must wait for the next message.
+func (ts *taken) fills() bool {
+	return wire.TakenAtBytes*len(ts.ticks)+wire.RefusedBytes*len(ts.refused)+ts.texts > answerBytes
 }
 
 // handleShip takes shipments.
@@ -372,9 +423,7 @@ func (s *Server) takeShipping(msg []byte, m *wire.Shipping) (a wire.Shipped, err
 	if number > has.upTo+1 {
 		return a, verdict{code: wire.Bad, text: fmt.Sprintf("shipment %d after %d", number, has.upTo)}
 	}
-	for len(has.refused) > 0 && has.refused[0].Number < m.First {
-		has.refused = has.refused[1:] // the other one knows
-	}
+	has.known(m.First)
 	p.ticks.advance()
 	for from, i := 0, 0; i < len(m.Entries); i++ {
 		if !m.Entries[i].Last {
@@ -383,27 +432,30 @@ func (s *Server) takeShipping(msg []byte, m *wire.Shipping) (a wire.Shipped, err
 		entries := m.Entries[from : i+1]
 		from = i + 1
 		if number > has.upTo {
+			if has.fills() {
+				break
+			}
 			v := p.takeShipment(entries, m.Tick)
 			again := p.closesRing(m.From, v)
 			switch {
 			case v.code == wire.Conflict && v.cause != exec.CauseFence && !again:
-				return has.answer(p), v
+				return has.answer(), v
 			case !v.ok():
 				if v.code == wire.Conflict && !again {
 					v = verdict{code: wire.Unavailable, text: fmt.Sprintf("partition %d, which has a twin, is no longer served", p.id)}
 				}
-				has.refused = append(has.refused, wire.Refused{Number: number, Code: v.code, Text: v.text})
+				has.refuse(v)
 			}
-			has.upTo = number
+			has.took(p.ticks.own.Tick())
 		}
 		number++
 	}
-	return has.answer(p), nil
+	return has.answer(), nil
 }
 
-// answer is what the partition answers to a message. The caller holds the mutex.
-func (ts *taken) answer(p *partition) wire.Shipped {
-	return wire.Shipped{UpTo: ts.upTo, Refused: slices.Clone(ts.refused), Tick: p.ticks.own.Tick()}
+// answer is what the partition answers to a message. The caller holds its mutex.
+func (ts *taken) answer() wire.Shipped {
+	return wire.Shipped{UpTo: ts.upTo, Refused: slices.Clone(ts.refused), Ticks: slices.Clone(ts.ticks)}
 }
 
 // closesRing reports whether a shipment must not wait for what is in its way: one of the partition's
@@ -418,9 +470,10 @@ func (p *partition) takeShipment(entries []wire.ShippedEntry, tick clock.Tick) v
 	if v := p.serves(); !v.ok() {
 		return v
 	}
-	if here := p.ticks.own.Tick(); here > tick+clockSkewMax {
-		return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clock of partition %d, which has a twin, is more than %v ahead", p.id, time.Duration(clockSkewMax)*clock.TickLength)}
+	if here := p.ticks.own.Tick(); here > tick+clockSkewMax || tick > here+clockSkewMax {
+		return verdict{code: wire.Unavailable, text: fmt.Sprintf("the clocks of partition %d, which has a twin, and of the rows differ by more than %v", p.id, time.Duration(clockSkewMax)*clock.TickLength)}
 	}
+	p.ticks.adopt(tick)
 	has, wr := p.has.Load(), &p.writer
 	writes := wr.shipment[:0]
 	for i := range entries {

@@ -29,6 +29,9 @@ func newShipRig(t *testing.T, twin tables.Twin, o inproc.Options, procedures ...
 	cat, err := tables.NewCatalog(tables.Def{
 		Name: "t", Primary: tables.Hash, Twin: twin, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
 		Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 8},
+	}, tables.Def{
+		Name: "ordered", Primary: tables.Ordered, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+		Partition: tables.Partitioning{Kind: tables.ByBits, Shift: 8},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +239,7 @@ func TestShipmentsInARing(t *testing.T) {
 }
 
 // A shipped transaction is committed no earlier than its twin has its keys: up to then others have read
-// that they are not there.
+// that they are not there. TestShippedDeletionIsInSnapshots has why it is no later.
 func TestTicksOfShipments(t *testing.T) {
 	r, ctx := newShipRig(t, tables.TwinNext, inproc.Options{}), t.Context()
 	if err := r.insert(ctx, 1, 9); err != nil {
@@ -259,6 +262,48 @@ func TestTicksOfShipments(t *testing.T) {
 	}
 	if tick := r.Servers[0].TickOf(r.tab.Primary(), 5); tick < least {
 		t.Errorf("committed at tick %d, and the twin had no such key at %d", tick, least)
+	}
+}
+
+// TestShippedDeletionIsInSnapshots: the twin has lost a key, and a View has ended that has seen so, while
+// the answer is late. A Snapshot that begins then does not have the row, whenever the answer comes.
+func TestShippedDeletionIsInSnapshots(t *testing.T) {
+	r, ctx := newShipRig(t, tables.TwinNext, inproc.Options{}), t.Context()
+	if err := r.insert(ctx, 1, 5, 9); err != nil {
+		t.Fatal(err)
+	}
+	taken, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r.Servers[0].AtAnswers(func() {
+		once.Do(func() { close(taken) })
+		<-release
+	})
+	deleted := make(chan error, 1)
+	go func() {
+		deleted <- r.DB.Update(ctx, func(x *txn.Txn) error { return x.Delete(r.tab, tables.Num(5)) })
+	}()
+	<-taken
+	if keys, err := r.keys(ctx, 0, 100); err != nil || len(keys) != 2 {
+		t.Fatalf("keys %v, want 1 and 9: %v", keys, err)
+	}
+	begun, read := make(chan struct{}), make(chan error, 1)
+	go func() {
+		var once sync.Once
+		read <- r.DB.Snapshot(ctx, func(x *txn.Txn) error {
+			once.Do(func() { close(begun) })
+			if _, err := x.Get(r.tab, tables.Num(5)); !errors.Is(err, txn.ErrNotFound) {
+				return fmt.Errorf("row 5, of which a View before has seen that it is gone: %v", err)
+			}
+			return nil
+		})
+	}()
+	<-begun
+	for before := r.Servers[0].Tick(); r.Servers[0].Tick() < before+3; {
+		time.Sleep(time.Millisecond)
+	}
+	close(release)
+	if err := errors.Join(<-deleted, <-read); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -318,6 +363,67 @@ func TestReadsOfShipmentsStay(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("%s: %v", how.name, err)
 		}
+	}
+}
+
+// TestPagesOfShipmentsStay: likewise what a procedure has read in earlier pages of an iterator.
+func TestPagesOfShipmentsStay(t *testing.T) {
+	const rows = 100 // of several pages
+	var r *shipRig
+	var ordered *tables.Table
+	var keys []tables.Key
+	for k := range uint64(rows) {
+		keys = append(keys, tables.Num(k))
+	}
+	r = newShipRig(t, tables.TwinNext, inproc.Options{}, txn.Procedure{Name: "count", Body: func(_ context.Context, x *txn.Txn, args []byte) ([]byte, error) {
+		n := uint64(0)
+		for _, err := range x.Scan(ordered.Primary(), keys[0], keys[rows-1]) {
+			if err != nil {
+				return nil, err
+			}
+			n++
+		}
+		if n != rows {
+			return nil, fmt.Errorf("%d rows, want %d", n, rows)
+		}
+		return nil, x.Insert(r.tab, tables.Num(5), r.tab.NewRow())
+	}})
+	ordered = r.DB.Catalog().MustTable("ordered")
+	ctx := t.Context()
+	if err := r.insert(ctx, 1, 9); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.DB.Update(ctx, func(x *txn.Txn) (err error) {
+		for _, k := range keys {
+			err = errors.Join(err, x.Put(ordered, k, ordered.NewRow()))
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	home, err := r.DB.Home(r.tab, tables.Num(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := r.Servers[1].HoldGaps(t, r.tab.Twin(), 1, 5)
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.DB.Call(ctx, home, "count", nil)
+		done <- err
+	}()
+	for r.Servers[0].Shipping() == 0 && len(done) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	for _, k := range []int{0, rows - 1} {
+		soon, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+		if err := r.DB.Update(soon, func(x *txn.Txn) error { return x.Delete(ordered, keys[k]) }); err == nil {
+			t.Errorf("a procedure that has counted rows waits for a twin, and row %d is deleted", k)
+		}
+		cancel()
+	}
+	release()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -80,7 +80,7 @@ func ofTwins() []scenario {
 	return []scenario{
 		{name: "shipments that come late and twice", servers: 2, loses: true, load: func(l *load, s *rng.Stream) {
 			comeAndGo(l, s)
-			l.Twin = tables.TwinNext
+			l.Twin, l.Snapshots = tables.TwinNext, 0.2*s.Float64() // of single rows: they do not read such a twin
 		}, upset: func(u *upsetting) {
 			u.disturb(map[wire.Op]rates{wire.OpShip: {hold: 0.1, late: 0.1, twice: 0.3}, wire.OpPlaces: {hold: 0.3, late: 0.3}})
 		}},
@@ -89,7 +89,7 @@ func ofTwins() []scenario {
 			l.Twin = []tables.Twin{tables.TwinLocal, tables.TwinSync, tables.TwinNext}[s.Intn(3)]
 			l.Rebuild, l.Rest = true, between(s, 0, 20)
 		}, upset: func(u *upsetting) {
-			u.disturb(map[wire.Op]rates{wire.OpCatalog: {hold: 0.5, late: 0.1, twice: 0.1}, wire.OpShip: {hold: 0.1, late: 0.05, twice: 0.05}, wire.OpPlaces: {hold: 0.3, late: 0.3}})
+			u.disturb(map[wire.Op]rates{wire.OpCatalog: {hold: 0.5, late: 0.1, twice: 0.1}, wire.OpShip: {hold: 0.1, late: 0.05, twice: 0.05}, wire.OpPlaces: {hold: 0.3, late: 0.3}, wire.OpPrepare: {hold: 0.1, late: 0.05}, wire.OpHandOver: {hold: 0.1, late: 0.05}})
 		}},
 	}
 }

@@ -318,7 +318,7 @@ func (p *partition) lockAgain(d *doubts) error {
 			return fmt.Errorf("%w: partition %d: a share in doubt cannot be locked: %s", ErrRecovery, p.id, v.text)
 		}
 		t.held, t.writes = held, share.Writes
-		p.nprepare++
+		p.entered(t)
 		p.protocol.prepared[id] = t
 	}
 	for _, t := range p.protocol.prepared {

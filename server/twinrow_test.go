@@ -1,8 +1,11 @@
 package server
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"drtmx/index"
 	"drtmx/internal/testseed"
@@ -57,6 +60,42 @@ func TestEntriesOfTwinsHaveOneWord(t *testing.T) {
 					t.Fatalf("loaded with %v, %q", v.code, v.text)
 				}
 			})
+		}
+	}
+}
+
+// TestRecoveredEntriesHaveNoPlaces: what a client says of a row's place is dropped when it commits, and also
+// when its commit is read from the log.
+func TestRecoveredEntriesHaveNoPlaces(t *testing.T) {
+	cat, err := tables.NewCatalog(tables.Def{
+		Name: "t", Primary: tables.Hash, Twin: tables.TwinSync, Columns: []tables.Column{{Name: "n", Type: tables.Int64}},
+		Partition: tables.Partitioning{Kind: tables.ByHash},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs, twin := vfs.NewMem(), cat.Tables[0].Twin()
+	for life := range 2 {
+		cl, err := Embedded(t.Context(), EmbeddedConfig{
+			Catalog: cat, Servers: 1, Partitions: 1, MemoryBytes: 64 << 20, Durability: Disk, Dir: "data", FS: fs, SegmentBytes: 1 << 20,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := cl.Servers[0].parts.of[0]
+		if life == 0 {
+			p.mu.Lock()
+			v := p.commit(&wire.Part{Writes: []wire.Write{{Index: uint16(twin.ID), Op: wire.Insert, Key: index.Num(7), Row: bytes.Repeat([]byte{0xff}, 8)}}})
+			p.mu.Unlock()
+			if !v.ok() {
+				t.Fatal(v)
+			}
+		}
+		if e := p.index(twin.ID).Get(index.Num(7), nil); e.Status != index.Found || e.Row[0] != 0 {
+			t.Errorf("life %d: %v, place %#x, want an entry without one", life, e.Status, e.Row)
+		}
+		if err := cl.Close(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -24,7 +24,8 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 //
 // A row or key that does not fit the table is refused, and the loader can go on. An
 // error of a server ends the load, because rows that Add has accepted are lost with
-// it: every later Add and Close return it too. What was sent before stays loaded.
+// it: every later Add and Close return it too. What was sent before stays loaded, rows
+// perhaps without their entries in other indexes: such a table is of no use.
 func (l *Loader) Add(key tables.Key, row tables.Row) error { return (*exec.Loader)(l).Add(key, row) }
 
 // Close sends the rows that are still queued. It returns nil if the servers have all

@@ -4,13 +4,20 @@ import (
 	"testing"
 
 	"drtmx/index"
+	"drtmx/index/indextest"
 	"drtmx/internal/block"
 )
 
 // TestSetHint: a hint is replaced only where the row is the one that was seen, and not locked; and the row
 // keeps its header.
 func TestSetHint(t *testing.T) {
-	_, s := plainServer(t, 0, 0)
+	for _, v := range indextest.Variants() {
+		t.Run(v.Name, func(t *testing.T) { setsHints(t, v) })
+	}
+}
+
+func setsHints(t *testing.T, v indextest.Variant) {
+	_, s := variantServer(t, v, 0, 0)
 	for k := range uint64(100) {
 		if err := s.Load(index.Num(k), []uint64{0}, block.Present(block.CSN(k+1))); err != nil {
 			t.Fatal(err)

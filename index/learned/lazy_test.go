@@ -12,7 +12,12 @@ import (
 // plainServer makes a server half for rows of one word, with sub-models of a given size.
 func plainServer(t *testing.T, leavesPerSub, slots int) (*indextest.Env, *Server) {
 	t.Helper()
-	e, err := indextest.NewEnv(indextest.Variants()[0], 1, 0)
+	return variantServer(t, indextest.Variants()[0], leavesPerSub, slots)
+}
+
+func variantServer(t *testing.T, v indextest.Variant, leavesPerSub, slots int) (*indextest.Env, *Server) {
+	t.Helper()
+	e, err := indextest.NewEnv(v, 1, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

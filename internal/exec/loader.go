@@ -42,6 +42,9 @@ type loadQueue struct {
 	part placement.Partition
 	n    int
 	b    []byte
+	// rows, if not nil, have the entries in this queue, of a twin, and are sent before: no
+	// entry is ever without its row, and a local twin gets the places of rows.
+	rows *loadQueue
 }
 
 // NewLoader opens a loader for one table. It returns ErrSealed if loading has ended.
@@ -77,7 +80,8 @@ func (db *DB) NewLoader(ctx context.Context, t *tables.Table) (*Loader, error) {
 //
 // A row or key that does not fit the table is refused, and the loader can go on. An
 // error of a server ends the load, because rows that Add has accepted are lost with
-// it: every later Add and Close return it too. What was sent before stays loaded.
+// it: every later Add and Close return it too. What was sent before stays loaded, rows
+// perhaps without their entries in other indexes: such a table is of no use.
 func (l *Loader) Add(key tables.Key, row tables.Row) error {
 	if l.err != nil {
 		return l.err
@@ -105,12 +109,17 @@ func (l *Loader) Add(key tables.Key, row tables.Row) error {
 			return err
 		}
 	}
-	if err := l.put(&l.queues[ix.Partition.Of(key, n)], key, row); err != nil {
+	home := &l.queues[ix.Partition.Of(key, n)]
+	if err := l.put(home, key, row); err != nil {
 		return err
 	}
 	for i, second := range l.maintained {
 		e := &l.entries[i]
-		if err := l.put(&l.queues[(i+1)*n+second.Partition.Of(e.key, n)], e.key, e.row); err != nil {
+		q := &l.queues[(i+1)*n+second.Partition.Of(e.key, n)]
+		if second.IsTwin() {
+			q.rows = home
+		}
+		if err := l.put(q, e.key, e.row); err != nil {
 			return err
 		}
 	}
@@ -144,8 +153,8 @@ func (l *Loader) begin(q *loadQueue) *loadQueue {
 }
 
 func (l *Loader) send(q *loadQueue) error {
-	if rows := &l.queues[q.part]; q.ix.IsTwin() && rows.n > 0 { // a local twin then gets the places of rows
-		if err := l.send(rows); err != nil {
+	if q.rows != nil && q.rows.n > 0 {
+		if err := l.send(q.rows); err != nil {
 			return err
 		}
 	}

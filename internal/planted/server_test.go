@@ -25,6 +25,15 @@ var serverBugs = []bug{
 		caught: []test{{"server", "TestServerFollowsLate", "did not wait for the server"}},
 	},
 	{
+		name: "ProofsDoNotFit", why: "a data server answers a scan with proofs that do not fit a message, and so not at all",
+		edits: []edit{{
+			file: "server/handler.go",
+			old:  "|| limit == 1 || !first {",
+			new:  "|| limit >= 0 {",
+		}},
+		caught: []test{{"server", "TestScansFitMessages", "is answered"}},
+	},
+	{
 		name: "OldReadersOfATwin", why: "a View reads in a twin that was taken away since its version of the catalogue",
 		edits:  []edit{{file: "internal/exec/validate.go", old: "int(word>>NeedsShift&needsMask) > t.catalog.Version()", new: "false"}},
 		caught: []test{{"server", "TestOldReadersOfATwin/local", "a View, read path .: .*, want that the table has no ranges"}},
@@ -33,6 +42,20 @@ var serverBugs = []bug{
 		name: "OldWritersByATwin", why: "a commit rests on an empty range of a twin that was taken away",
 		edits:  []edit{{file: "server/onestep.go", old: "int(part.Catalog) < c.ReadersNeed() && part.Proves()", new: "false"}},
 		caught: []test{{"server", "TestOldReadersOfATwin/local", "an Update, read path .: .*, want that the table has no ranges"}},
+	},
+	{
+		name: "LeavesBesidePrepared", why: "a twin is no longer maintained while a transaction that has read it is prepared",
+		edits:  []edit{{file: "server/build.go", old: "b = &build{done: cat.drained(c)}", new: "b = &build{done: true}"}},
+		caught: []test{{"server", "TestTwinLeavesBesideCommit/sync", "a transaction that has not seen a row commits after a View that saw the row without it"}},
+	},
+	{
+		name: "ShippedAtHome", why: "a shipped transaction is committed at the time of its own partition, later than its twin has changed",
+		edits: []edit{{
+			file: "server/ship.go",
+			old:  "		tick, ok := a.TickOf(sh.first)\n",
+			new:  "		tick, ok := a.TickOf(sh.first)\n		tick = max(tick, p.ticks.own.Tick())\n",
+		}},
+		caught: []test{{"server", "TestShippedDeletionIsInSnapshots", "row 5, of which a View before has seen that it is gone"}},
 	},
 	{
 		name: "TwinLeavesAtOnce", why: "a data server commits without the twin while another does not know that it is taken away",
@@ -64,8 +87,18 @@ var serverBugs = []bug{
 	},
 	{
 		name: "HintsOfEarlierRows", why: "an entry of a twin gets the place of a row that was deleted since, and inserted again",
-		edits:  []edit{{file: "index/learned/tree/mutate.go", old: "	if block.Header(s.Load(t.lay.HeadsAt+slot)) != was {\n		return false\n	}\n	s.Store", new: "	s.Store"}},
+		edits:  []edit{{file: "index/learned/tree/mutate.go", old: "	if block.Header(s.Load(t.lay.HeadsAt+slot)) != was {\n		return false\n	}\n	if !t.a", new: "	if !t.a"}},
 		caught: []test{{"server", "TestLatePlacesAreNotTaken", "entries get places, want"}},
+	},
+	{
+		name: "HintsWithoutChecksums", why: "the place of a row is written into a leaf with a checksum, which is wrong from then on",
+		edits:  []edit{{file: "index/learned/tree/mutate.go", old: "	if !t.a.Checksums() {\n		s.Store", new: "	if true {\n		s.Store"}},
+		caught: []test{{"index/learned", "TestSetHint/scrambled", "checksum|torn"}},
+	},
+	{
+		name: "PagesOfProceduresMayChange", why: "what a procedure has read in an earlier page may be changed while its commit waits for a twin",
+		edits:  []edit{{file: "internal/exec/commit.go", old: "t.where.only >= 0 && !ix.ClientWritten() && !t.catalog.ShipsTwins()", new: "t.where.only >= 0"}},
+		caught: []test{{"server", "TestPagesOfShipmentsStay", "a procedure that has counted rows waits for a twin, and row 0 is deleted"}},
 	},
 	{
 		name: "ShippedReadsMayChange", why: "what a procedure has read may be changed while its commit waits for a twin",
@@ -239,10 +272,28 @@ var serverBugs = []bug{
 		name: "ClientsNeverStandBack", why: "a request that meets the locks of clients again and again never gets its turn",
 		edits: []edit{{
 			file: "server/requests.go",
-			old:  "		if e == locked && rs.p.nprepare == 0 && rs.p.has.Load().apart {",
+			old:  "		if e == byClient || e == locked && rs.p.nprepare == 0 && rs.p.has.Load().apart {",
 			new:  "		if false {",
 		}},
 		caught: []test{{"server", "TestClientsStandBack", "no turn was reserved"}},
+	},
+	{
+		name: "ClientLocksWaitForDecisions", why: "a commit that meets the lock of a client waits for the decision of a transaction that is prepared",
+		edits: []edit{{
+			file: "server/requests.go",
+			old:  "	case v.byClient:\n		return byClient\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestClientsStandBackBesidePrepared", "no turn was reserved"}},
+	},
+	{
+		name: "SettledWritersEndRequests", why: "a writer that is settled ends the transaction that runs under its name, and its fate is forgotten",
+		edits: []edit{{
+			file: "server/outcomes.go",
+			old:  "	if f != nil && !f.done {\n		return\n	}\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestWriterNamesOfSessions", "nil pointer"}},
 	},
 	{
 		name: "OneSidedBehindTheClock", why: "a client commits in a partition whose clock is behind what the client has seen",

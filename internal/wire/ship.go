@@ -80,8 +80,14 @@ func (s *Shipping) Decode(d *Decoder) error {
 type Shipped struct {
 	UpTo    uint64    // number of the last transaction that is taken or refused
 	Refused []Refused // ascending
-	// Tick is the time of the partition with the twin when it had the keys, or later: they are
-	// committed no earlier.
+	// Ticks are those at which the twin has taken the keys, ascending: the transactions are committed
+	// at these.
+	Ticks []TakenAt
+}
+
+// TakenAt is the tick of transactions that were taken together.
+type TakenAt struct {
+	UpTo uint64 // number of the last one of them
 	Tick clock.Tick
 }
 
@@ -92,12 +98,25 @@ type Refused struct {
 	Text   string
 }
 
-// maxRefused bounds the refusals in an answer.
-const maxRefused = MaxShipped
+// Sizes of a refusal without its text, and of a tick, in an answer.
+const (
+	RefusedBytes = 13
+	TakenAtBytes = 16
+)
+
+// maxRefused bounds the refusals in an answer, and maxTicks the ticks.
+const (
+	maxRefused = MaxShipped
+	maxTicks   = MaxShipped
+)
 
 // AppendAnswerToShipping appends the answer.
 func AppendAnswerToShipping(b []byte, s *Shipped) []byte {
-	b = le.AppendUint32(le.AppendUint64(le.AppendUint64(b, s.UpTo), uint64(s.Tick)), uint32(len(s.Refused)))
+	b = le.AppendUint32(le.AppendUint64(b, s.UpTo), uint32(len(s.Ticks)))
+	for _, t := range s.Ticks {
+		b = le.AppendUint64(le.AppendUint64(b, t.UpTo), uint64(t.Tick))
+	}
+	b = le.AppendUint32(b, uint32(len(s.Refused)))
 	for i := range s.Refused {
 		r := &s.Refused[i]
 		b = AppendBytes(append(le.AppendUint64(b, r.Number), byte(r.Code)), []byte(r.Text))
@@ -107,11 +126,24 @@ func AppendAnswerToShipping(b []byte, s *Shipped) []byte {
 
 // Decode decodes the output of AppendAnswerToShipping.
 func (s *Shipped) Decode(d *Decoder) error {
-	s.UpTo, s.Tick, s.Refused = d.U64(), clock.Tick(d.U64()), nil
-	for range d.Count(maxRefused, 13) {
+	s.UpTo, s.Ticks, s.Refused = d.U64(), nil, nil
+	for range d.Count(maxTicks, TakenAtBytes) {
+		s.Ticks = append(s.Ticks, TakenAt{UpTo: d.U64(), Tick: clock.Tick(d.U64())})
+	}
+	for range d.Count(maxRefused, RefusedBytes) {
 		s.Refused = append(s.Refused, Refused{Number: d.U64(), Code: Code(d.U8()), Text: string(d.Bytes())})
 	}
 	return d.End()
+}
+
+// TickOf returns the tick at which a transaction was taken; ok is false if the answer does not say.
+func (s *Shipped) TickOf(number uint64) (tick clock.Tick, ok bool) {
+	for _, t := range s.Ticks {
+		if number <= t.UpTo {
+			return t.Tick, true
+		}
+	}
+	return 0, false
 }
 
 // Refusal returns the refusal of a transaction; refused is false if there is none.

@@ -255,7 +255,7 @@ func FuzzDecoders(f *testing.F) {
 	f.Add(AppendSpares([]byte{0}, []Spare{{4096, 1}, {8192, 2}}))
 	f.Add(AppendShipped(AppendShipped(AppendShipping(nil, &Shipping{From: 1, To: 2, Incarnation: 3, First: 4}),
 		&ShippedEntry{Index: 5, Gone: true, Strings: true, Key: index.Str("k")}), &ShippedEntry{Index: 6, Last: true, Key: index.Num(9), Place: 4096}))
-	f.Add(AppendAnswerToShipping([]byte{0}, &Shipped{UpTo: 7, Refused: []Refused{{Number: 6, Code: OutOfMemory, Text: "full"}}}))
+	f.Add(AppendAnswerToShipping([]byte{0}, &Shipped{UpTo: 7, Ticks: []TakenAt{{UpTo: 5, Tick: 3}, {UpTo: 7, Tick: 4}}, Refused: []Refused{{Number: 6, Code: OutOfMemory, Text: "full"}}}))
 	f.Add((&PlacesRequest{Partition: 3, Index: 2, Keys: []uint64{7, 1 << 40}}).Append(nil))
 	f.Add(AppendPlaces([]byte{0}, []uint64{4096, 0}))
 	f.Add([]byte("\x00{\"server\":1,\"indexes\":[{\"Rows\":3}],\"next\":2}"))

@@ -274,7 +274,8 @@ func (t *Tree) Load(key index.Key, row []uint64, head block.Header) error {
 	return nil
 }
 
-// SetHint implements index.Hinted, for rows of one word in the leaves: READs see either word whole.
+// SetHint implements index.Hinted, for rows of one word in the leaves: READs see either word whole. With
+// checksums the leaf changes as a whole: quick proofs of it fail then, and the exact ones do not.
 func (t *Tree) SetHint(key index.Key, was block.Header, hint uint64) bool {
 	if t.lay.Kind != leaf.Inline || t.lay.RowWords != 1 {
 		return false
@@ -288,6 +289,12 @@ func (t *Tree) SetHint(key index.Key, was block.Header, hint uint64) bool {
 	if block.Header(s.Load(t.lay.HeadsAt+slot)) != was {
 		return false
 	}
-	s.Store(t.lay.RowsAt+slot, hint)
+	if !t.a.Checksums() {
+		s.Store(t.lay.RowsAt+slot, hint)
+		return true
+	}
+	e := t.a.Begin(addr, t.lay.LeafWords)
+	e.Set(t.lay.RowsAt+slot, hint)
+	t.commitLeaf(&e)
 	return true
 }
