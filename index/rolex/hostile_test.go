@@ -391,3 +391,36 @@ func FuzzLeaf(f *testing.F) {
 		b.use(w, []uint64{45, 50, 51, 52, 53, 60, 75, 90, 0, 395}, spoil)
 	})
 }
+
+// TestSpoiledFencesEndAPlan: while the trainer plans a generation, piece by piece, a hostile writer changes the
+// fence and the link of a leaf, so that fences do not rise. The plan is given up, and the data server goes on.
+func TestSpoiledFencesEndAPlan(t *testing.T) {
+	b := newBed(t, small, inproc.Options{})
+	w := b.mustWriter(nil)
+	const leaves = 3000 // more than the trainer looks at in one step
+	var addrs []uint64
+	addr := w.o.First
+	for k := range uint64(4 * leaves) {
+		b.check(b.supply(w, 2))
+		b.check(w.commit(b.ctx, []Write{{Key: k, Row: row(k), Hint: addr}}, nil))
+		if k%4 == 0 {
+			var err error
+			addr, _, err = w.read(b.ctx, k, addr)
+			b.check(err)
+			addrs = append(addrs, addr)
+		}
+	}
+	step := func() {
+		b.clock.Advance(3 * time.Millisecond)
+		b.s.Maintain(b.clock.Now(), nil)
+	}
+	step()
+	step()
+	b.spoil(b.s.nearest(4*2048).addr, func(m image) { m.w[leaf.RightWord], m.w[leaf.HighWord] = addrs[2500], 4*2500 })
+	for range 20 {
+		step()
+	}
+	if res := b.s.Get(index.Num(0), nil); res.Status != index.Found {
+		t.Errorf("the first row is %v", res.Status)
+	}
+}

@@ -95,13 +95,15 @@ func (t *Trainer) cutStep(lock sync.Locker) bool {
 	return true
 }
 
-// begin starts to train a generation.
+// begin starts to train a generation, if the starts of its sub-models rise.
 func (t *Trainer) begin(starts []index.Key, leaves uint64, lock sync.Locker) {
 	t.plan = nil
 	starts[0] = index.Key{}
 	router, err := t.root.RouterOf(starts)
 	if err != nil {
-		panic(err) // fences rise
+		// The fences do not rise: leaves were joined, or spoiled by a client that writes them, between
+		// two looks. The present generation stays, and what made the plan due makes the next one.
+		return
 	}
 	next := &generation{router: router, subs: make([]subState, len(starts)), leaves: leaves}
 	next.Number, next.Subs = t.root.Number+1, len(starts)
