@@ -105,7 +105,7 @@ type GetResult struct {
 	Hint   uint64       // where a writer may look first (leaf or bucket address); 0 if unknown
 	Proofs []Proof      // row header if Found; gap words if NotFound
 	Rests  block.CSN    // newest commit that the answer rests on, if Found or NotFound
-	Err    error        // if Failed
+	Err    error        // if Failed; if Locked, ErrHeldByClient where that is known
 }
 
 // Entry is one row of a scan.
@@ -130,7 +130,7 @@ type ScanResult struct {
 	// Rests is the newest commit that the answer rests on, if Found: of the
 	// rows returned, and of the deletions in what the scan covered.
 	Rests block.CSN
-	Err   error
+	Err   error // as in GetResult
 }
 
 // RestOn takes in what one leaf adds to an answer: the newest deletion within
@@ -362,7 +362,9 @@ type Server interface {
 	PublishDelete(held *Held, h block.Header)
 	// Release undoes LockWrite.
 	Release(held *Held)
-	// Load inserts a row outside any transaction, before the partition serves. Keys in ascending order load fastest.
+	// Load inserts a row outside any transaction. Keys in ascending order load fastest. It
+	// returns ErrLocked, and changes nothing, if a transaction has locked the key, or
+	// shares the row or the gap.
 	Load(key Key, row []uint64, h block.Header) error
 	// Expect makes room for so many rows, if it can, in an index that is empty
 	// and is not served yet.

@@ -34,8 +34,9 @@ var (
 	// ErrExhausted reports that this process or machine has no descriptor,
 	// port or buffer left.
 	ErrExhausted = errors.New("rdma: out of descriptors, ports or buffers")
-	// ErrTimeout reports a server that did not answer within the provider's
-	// own bound.
+	// ErrTimeout reports a server that did not answer within the bound of the
+	// provider, or of the system. That may be more than a minute (tcp, verbs): a
+	// caller that cannot wait for so long sets a deadline in its context.
 	ErrTimeout = errors.New("rdma: no answer in time")
 )
 

@@ -26,9 +26,12 @@
 // registers its tables for reading only. [Endpoint.Grant] lets one peer write, and
 // [Endpoint.Revoke] takes everything from a peer, its connection included. When Revoke
 // has returned, nothing of that peer takes effect any more, however long it was
-// stopped, and the server may repair what the peer has left behind. Atomics are
-// atomic among each other; on some devices they are not with respect to the server's
-// processor.
+// stopped, and the server may repair what the peer has left behind. A peer is one
+// connection; a process may have others. Over verbs those could use what was granted to
+// the one that was revoked, if the process passed its keys on (see package verbs).
+//
+// Atomics are atomic among each other; on some devices they are not with respect to the
+// server's processor.
 //
 // # Failure
 //

@@ -283,12 +283,15 @@ type Endpoint interface {
 	// all, until its connection ends. It holds for requests that the peer posts
 	// after it has heard of it, in a response say. It returns ErrPeerDown if the
 	// peer is not connected, ErrAccess if there is no such region or the peer may
-	// not use regions at all, and ErrUnsupported if the fabric cannot do it.
+	// not use regions at all, and ErrUnsupported if the fabric cannot do it. If it
+	// succeeds, OnDisconnect has not been called for the peer yet: what OnDisconnect
+	// takes back is not given afterwards.
 	Grant(peer PeerID, key RKey, a Access) error
 	// Revoke ends the connection of a peer, if it is connected. It returns when no
 	// verb of the peer can take effect any more, not even one that was in flight
-	// when its connection broke earlier. A handler may call it; it does not wait for
-	// handlers. OnDisconnect is called as for any other end, by another goroutine.
+	// when its connection broke earlier. It does not bind other connections of the
+	// same process. A handler may call it; it does not wait for handlers.
+	// OnDisconnect is called as for any other end, by another goroutine.
 	Revoke(peer PeerID)
 	// Serve starts handling RPCs and returns at once. Call it once, after
 	// registering the first regions.

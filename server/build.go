@@ -297,6 +297,9 @@ func (cat *catalogue) completeChanges(builds []*tables.Index) {
 	cat.altering.Lock()
 	defer cat.altering.Unlock()
 	nobody := func(verdict) {}
+	if cat.s.durable.awaitRecovered(cat.s.workers.ctx) != nil {
+		return // the server stops, or its log has failed
+	}
 	if v := cat.spread(cat.Load(), nobody); !v.ok() {
 		return // the server stops
 	}

@@ -158,6 +158,9 @@ func (cat *catalogue) makeVersion(c *tables.Catalog) error {
 // useVersion carries out the second step at this server. The hello announces the
 // version when all partitions have it.
 func (cat *catalogue) useVersion(c *tables.Catalog) error {
+	if err := cat.s.durable.awaitRecovered(cat.s.workers.ctx); err != nil { // this version, perhaps
+		return err
+	}
 	if err := cat.makeVersion(c); err != nil {
 		return err
 	}
@@ -180,7 +183,9 @@ func (cat *catalogue) useVersion(c *tables.Catalog) error {
 			return err
 		}
 	}
-	cat.s.clocks.saw(clock.Tick(c.EndedAt()))
+	if v := cat.s.clocks.saw(clock.Tick(c.EndedAt())); !v.ok() {
+		return v
+	}
 	for _, p := range cat.s.parts.here {
 		p.use(c)
 	}
@@ -227,9 +232,12 @@ func (cat *catalogue) handleCatalog(r *rdma.Request, d *wire.Decoder) {
 
 func versionVerdict(err error) verdict {
 	var e *tables.Error
+	var v verdict
 	switch {
 	case err == nil:
 		return verdict{}
+	case errors.As(err, &v):
+		return v
 	case errors.Is(err, index.ErrFull):
 		e = &tables.Error{Err: exec.ErrOutOfMemory}
 	case errors.Is(err, tables.ErrSchema):
@@ -294,6 +302,9 @@ func (cat *catalogue) alter(ch tables.Change, answer func(verdict)) {
 func (cat *catalogue) decide(ch tables.Change) (*tables.Catalog, verdict) {
 	now := cat.Load()
 	c, err := now.With(ch)
+	if err == nil && c == now {
+		err = cat.s.durable.awaitRecovered(cat.s.workers.ctx)
+	}
 	if err != nil || c == now {
 		return c, versionVerdict(err)
 	}

@@ -137,12 +137,15 @@ func (dr *driver) handle(r *rdma.Request, w *work, d *wire.Decoder, op wire.Op) 
 		}
 	}
 	if op == wire.OpPrepare || op == wire.OpHandOver {
-		if v := dr.clocksAgree(w.messages); !v.ok() {
+		v := dr.clocksAgree(w.messages)
+		if v.ok() {
+			v = dr.clocks.saw(w.commit.Seen)
+		}
+		if !v.ok() {
 			w.resp = wire.AppendMessages(appendVerdict(w.resp[:0], v), nil)
 			dr.answers.reply(r, w.resp)
 			return
 		}
-		dr.clocks.saw(w.commit.Seen)
 	}
 	if op == wire.OpHandOver {
 		dr.handovers.Add(1)

@@ -66,6 +66,7 @@ type durable struct {
 	releases  bool        // release has been started
 	passing   sync.Mutex  // held by pass
 	suspended atomic.Bool // see Suspend
+	ending    atomic.Bool // see noteLastTick
 
 	checkpoints checkpoints
 	backups     backups
@@ -303,6 +304,15 @@ func (d *durable) wait(ctx context.Context, at wal.LSN) error {
 	}
 }
 
+// awaitRecovered waits until all copies in sync have what the server has recovered: what
+// rests on it may be told then. It fails if that will not happen.
+func (d *durable) awaitRecovered(ctx context.Context) error {
+	if d == nil || d.safe() >= d.recovered {
+		return nil
+	}
+	return d.wait(ctx, d.recovered)
+}
+
 // durableTo is called by the log's writer when more of the log is durable. It releases
 // the answers itself, because a goroutine that it woke might wait for a processor until
 // the writer has written the next group. It leaves a lone answer to that goroutine if
@@ -431,10 +441,37 @@ func (d *durable) note(r *redo.Record, room wal.LSN, at ...*partition) (lsn wal.
 }
 
 // noteTick appends a tick that is ahead of the server's clock, and returns the end of
-// the record.
+// the record. It waits for room if the disk is behind.
 func (d *durable) noteTick(t clock.Tick) (wal.LSN, error) {
 	r := redo.Record{Kind: redo.Started, Epoch: d.s.cfg.hosted.Epoch, Tick: t}
-	return d.log.Append(r.Append(nil))
+	return d.log.AppendWait(r.Append(nil))
+}
+
+// lastTickTime bounds how long a server that stops waits until its log and its copies have
+// its last tick. A copy that does not answer keeps nothing else waiting.
+const lastTickTime = 250 * time.Millisecond
+
+// noteLastTick fences the partitions of a server that stops, and logs a tick that is no
+// lower than any that they have published. Readers may have taken a snapshot of it. The
+// process that opens the log next, here or at a copy, may have a clock that is behind; it
+// begins above all ticks of the log.
+func (d *durable) noteLastTick() {
+	d.ending.Store(true)
+	d.s.parts.fence()
+	ctx, cancel := context.WithTimeout(d.s.workers.ctx, lastTickTime)
+	defer cancel()
+	r := redo.Record{Kind: redo.Started, Epoch: d.s.cfg.hosted.Epoch, Tick: d.s.clocks.now()}
+	at, err := d.log.Append(r.Append(nil))
+	for errors.Is(err, wal.ErrBehind) && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+		at, err = d.log.Append(r.Append(nil))
+	}
+	if err == nil && d.group != nil && d.mayAnswer() { // else the log has it when it is closed
+		err = d.wait(ctx, at)
+	}
+	if err != nil && !d.failed.Load() {
+		d.s.log.Warn("the last tick is not in all copies of the log", "tick", uint64(r.Tick), "error", err)
+	}
 }
 
 // logVerdict returns the answer to a write that the log does not take.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"drtmx/index"
+	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/placement"
 	"drtmx/internal/twophase"
@@ -180,6 +181,11 @@ func (s *Server) TickOf(ix *tables.Index, key uint64) clock.Tick {
 func (s *Server) RefuseKeys(t *testing.T, ix *tables.Index, key uint64) (restore func()) {
 	t.Helper()
 	p := s.parts.here[0]
+	return p.replaceIndex(ix, func(s index.OrderedServer) index.Server { return fullFor{s, key} })
+}
+
+// replaceIndex puts an index that wraps the present one in its place, until restore.
+func (p *partition) replaceIndex(ix *tables.Index, wrap func(index.OrderedServer) index.Server) (restore func()) {
 	own := p.has.Load().indexes[ix.ID]
 	set := func(h *hosted) {
 		p.mu.Lock()
@@ -189,8 +195,40 @@ func (s *Server) RefuseKeys(t *testing.T, ix *tables.Index, key uint64) (restore
 		next.indexes[ix.ID] = h
 		p.has.Store(&next)
 	}
-	set(&hosted{Server: fullFor{own.Server.(index.OrderedServer), key}, def: own.def, leaves: own.leaves})
+	set(&hosted{Server: wrap(own.Server.(index.OrderedServer)), def: own.def, leaves: own.leaves})
 	return func() { set(own) }
+}
+
+// WatchLoads calls f, until restore, after each row that is loaded into an index of the first partition
+// here, with the place of its header and the header.
+func (s *Server) WatchLoads(ix *tables.Index, f func(key, addr uint64, h block.Header)) (restore func()) {
+	return s.parts.here[0].replaceIndex(ix, func(own index.OrderedServer) index.Server { return watched{own, f} })
+}
+
+// Load loads rows into the first partition here, as they stand in a message.
+func (s *Server) Load(ix *tables.Index, rows []byte) error {
+	p := s.parts.here[0]
+	if v := p.load(ix.ID, p.has.Load().catalog.Version(), rows); !v.ok() {
+		return v
+	}
+	return nil
+}
+
+// watched tells of rows that are loaded.
+type watched struct {
+	index.OrderedServer
+	f func(key, addr uint64, h block.Header)
+}
+
+// Load implements index.Server.
+func (w watched) Load(key index.Key, row []uint64, h block.Header) error {
+	err := w.OrderedServer.Load(key, row, h)
+	if err == nil {
+		var res index.GetResult
+		w.Lookup(key, &res)
+		w.f(key.Num, res.Proofs[0].Addr, res.Header)
+	}
+	return err
 }
 
 // fullFor has no memory for a key.

@@ -3,6 +3,7 @@ package server
 import (
 	"testing"
 
+	"drtmx/internal/vfstest"
 	"drtmx/internal/wal"
 	"drtmx/internal/wire"
 	"drtmx/rdma/inproc"
@@ -15,7 +16,7 @@ import (
 // TestClosedTickOutlivesTheServer: a server that has said that a tick is closed begins
 // above it when it starts again, although its clock is behind.
 func TestClosedTickOutlivesTheServer(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := vfstest.NewCrashableMem()
 	cl, _, _ := openBank(t, fs, 1, 2)
 	s := cl.Servers[0]
 	for _, p := range s.parts.here {
@@ -33,10 +34,11 @@ func TestClosedTickOutlivesTheServer(t *testing.T) {
 	if again, end, v := s.durable.mark(); !v.ok() || again != closed || end < at {
 		t.Errorf("tick %d is closed up to %d, and then tick %d up to %d: %v", closed, at, again, end, v)
 	}
+	crashed := fs.CrashClone(vfs.CrashCloneCfg{}) // a server that stops logs its last tick
 	if err := cl.Close(); err != nil {
 		t.Fatal(err)
 	}
-	cl, _, _ = openBank(t, fs, 1, 2)
+	cl, _, _ = openBank(t, crashed, 1, 2)
 	defer cl.Close()
 	for _, p := range cl.Servers[0].parts.here {
 		if p.ticks.present() <= closed {

@@ -346,8 +346,11 @@ func (s *Server) handleCommit(r *rdma.Request, w *work, d *wire.Decoder) {
 		return
 	}
 	id := w.commit.ID
-	s.clocks.saw(w.commit.Seen)
 	if !s.outcomes.begin(id, w.commit.Sent, r) {
+		return
+	}
+	if v := s.clocks.saw(w.commit.Seen); !v.ok() {
+		s.answers.release(answer{id: id, r: r, resp: v.append(nil)})
 		return
 	}
 	var p *partition
@@ -426,8 +429,11 @@ func (s *Server) handleCall(r *rdma.Request, w *work, d *wire.Decoder) {
 		s.answers.reply(r, v.append(nil))
 		return
 	}
-	s.clocks.saw(w.call.Seen)
 	if !s.outcomes.begin(id, w.call.Sent, r) {
+		return
+	}
+	if v := s.clocks.saw(w.call.Seen); !v.ok() && !proc.ReadOnly { // what only reads gets no tick
+		s.answers.release(answer{id: id, r: r, resp: v.append(nil)})
 		return
 	}
 	s.counters.calls.Add(1)

@@ -38,7 +38,7 @@ func (p *partition) load(ix, version int, b []byte) verdict {
 		return verdict{code: wire.Bad, text: exec.EncodeFault(e)}
 	}
 	for len(b) > 0 {
-		n := distinctRows(def, b)
+		n := ascendingRows(def, b)
 		if v := p.loadPart(has.indexes[ix], version, b[:n]); !v.ok() {
 			return v
 		}
@@ -47,7 +47,7 @@ func (p *partition) load(ix, version int, b []byte) verdict {
 	return verdict{}
 }
 
-// loadPart inserts rows with different keys under one CSN. The caller holds p.mu.
+// loadPart inserts rows with ascending keys under one CSN. The caller holds p.mu.
 func (p *partition) loadPart(ix *hosted, version int, b []byte) verdict {
 	csn := p.ticks.nextCSN() // a row that is loaded again gets a new header
 	if d := p.durable; d != nil {
@@ -77,36 +77,25 @@ func loadedRow(def *tables.Index, d *wire.Decoder) (w wire.Write, ok bool) {
 	return w, d.Err() == nil && fits(def, &w)
 }
 
-// distinctRows returns the size of the longest prefix of b in which no key occurs
-// twice. The second row of a key needs a CSN of its own, by which readers and recovery
-// tell the rows apart. loadRows reports malformed rows.
-func distinctRows(def *tables.Index, b []byte) int {
+// ascendingRows returns the size of the longest prefix of b in which keys ascend. A row after
+// that needs another CSN: either its key has occurred, and readers and recovery must tell
+// the rows apart, or it may take the place of a row with the same header that a split has
+// moved, which would prove to a client that the row has not changed since. A key above all
+// others never goes to a leaf whose rows have moved to the right of it. loadRows reports
+// malformed rows.
+func ascendingRows(def *tables.Index, b []byte) int {
 	var before index.Key
-	ascending := true
 	d := wire.NewDecoder(b)
-	for first := true; ascending && d.Left() > 0; first = false {
-		w, ok := loadedRow(def, &d)
-		if !ok {
-			return len(b)
-		}
-		ascending = first || before.Compare(w.Key) < 0
-		before = w.Key
-	}
-	if ascending {
-		return len(b)
-	}
-	seen := map[index.Key]struct{}{}
-	d = wire.NewDecoder(b)
 	for d.Left() > 0 {
 		at := len(b) - d.Left()
 		w, ok := loadedRow(def, &d)
 		if !ok {
 			break
 		}
-		if _, twice := seen[w.Key]; twice {
+		if at > 0 && before.Compare(w.Key) >= 0 {
 			return at
 		}
-		seen[w.Key] = struct{}{}
+		before = w.Key
 	}
 	return len(b)
 }

@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"testing"
 
+	"drtmx/internal/block"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -153,5 +155,46 @@ func TestLoaderKeepsItsError(t *testing.T) {
 	}
 	if l, err := cl.DB.NewLoader(t.Context(), account); !errors.Is(err, txn.ErrSealed) || l != nil {
 		t.Errorf("a loader after Seal: %v, want %v at once", err, txn.ErrSealed)
+	}
+}
+
+// TestLoadedHeadersAreNotRepeated: a header proves one row. A client that has read a row which a
+// split has moved since must not find the header of another one of the same load in its place.
+func TestLoadedHeadersAreNotRepeated(t *testing.T) {
+	cl, _, entry := startBank(t, 1)
+	defer cl.Close()
+	const n = 5000
+	orders := map[string]func(i uint64) uint64{
+		"falling":   func(i uint64) uint64 { return n - i },
+		"scattered": func(i uint64) uint64 { return n + i*2654435761%n },
+		"two ends":  func(i uint64) uint64 { return 3*n + i/2 + i%2*n },
+	}
+	for name, at := range orders {
+		t.Run(name, func(t *testing.T) {
+			type place struct {
+				addr uint64
+				head block.Header
+			}
+			rows := make(map[place]uint64)
+			restore := cl.Servers[0].WatchLoads(entry.Primary(), func(key, addr uint64, h block.Header) {
+				p := place{addr, h}
+				if other, ok := rows[p]; ok && other != key {
+					t.Errorf("row %d has the header %v at %#x that row %d had there", key, h, addr, other)
+				}
+				rows[p] = key
+			})
+			defer restore()
+			var sent []byte // in an order that no Loader sends
+			for i := range uint64(n) {
+				sent = binary.LittleEndian.AppendUint64(sent, at(i))
+				sent = append(sent, make([]byte, entry.RowBytes())...)
+			}
+			if err := cl.Servers[0].Load(entry.Primary(), sent); err != nil {
+				t.Fatal(err)
+			}
+			if len(rows) < n {
+				t.Errorf("%d rows were loaded", len(rows))
+			}
+		})
 	}
 }

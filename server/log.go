@@ -19,10 +19,17 @@ func (s *Server) listenOptions() rdma.ListenOptions {
 			if s.durable != nil {
 				s.durable.backups.left(id)
 			}
-			for _, p := range s.parts.here {
-				p.mu.Lock()
-				p.requests.lines.leave(id)
-				p.unlock()
+			leave := func() {
+				for _, p := range s.parts.here {
+					p.mu.Lock()
+					p.requests.lines.leave(id)
+					p.unlock()
+				}
+			}
+			if s.slow.running.Load() > 0 { // the fabric may call this where it serves others
+				s.workers.background(leave)
+			} else {
+				leave()
 			}
 			s.log.Debug("client disconnected", "peer", uint64(id))
 		},

@@ -188,8 +188,10 @@ func TestOwnSessionInACrowd(t *testing.T) {
 	s := ownSessions(t, cl.DB, 1)[0]
 	nothing := func(*txn.Txn) error { return nil }
 	if err := s.Update(t.Context(), func(*txn.Txn) error {
+		_, call := s.Call(t.Context(), 0, "transfer", transferArgs(0, 1, 1))
 		for name, err := range map[string]error{
 			"Update": s.Update(t.Context(), nothing), "View": s.View(t.Context(), nothing), "Snapshot": s.Snapshot(t.Context(), nothing),
+			"Call": call,
 		} {
 			if !errors.Is(err, txn.ErrClosed) {
 				t.Errorf("%s inside an Update of the session: %v, want ErrClosed", name, err)

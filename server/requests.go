@@ -233,6 +233,8 @@ func (rs *requests) attemptAgain(q *request, tries int) end {
 		case leaves:
 			q.leaves = true
 			return over
+		case abandoned && rs.runner.HeldByClient():
+			return byClient
 		case abandoned:
 			rs.waitsFor = rs.waitsFor[:0]
 			if row, known := rs.runner.BlockedBy(); known {

@@ -34,14 +34,14 @@ func (c *narrowConn) Close() error {
 }
 
 // openNarrow opens a database of a cluster whose servers take max connections each.
-func openNarrow(t *testing.T, cl *Cluster, most int) (*txn.DB, *narrow) {
+func openNarrow(t *testing.T, cl *Cluster, most int, retry txn.Retry) (*txn.DB, *narrow) {
 	t.Helper()
 	n := &narrow{max: most, open: map[string]int{}}
 	var addrs []string
 	for _, s := range cl.Servers {
 		addrs = append(addrs, s.Addr())
 	}
-	db, err := txn.Open(t.Context(), txn.Config{Servers: addrs, Dial: func(ctx context.Context, addr string) (rdma.Conn, error) {
+	db, err := txn.Open(t.Context(), txn.Config{Servers: addrs, Retry: retry, Dial: func(ctx context.Context, addr string) (rdma.Conn, error) {
 		n.mu.Lock()
 		if n.open[addr] == n.max {
 			n.mu.Unlock()
@@ -87,7 +87,7 @@ func TestTransactionsWaitForConnections(t *testing.T) {
 	defer cancel()
 	cl, acct, _ := startBank(t, 2)
 	putAccounts(t, cl.DB, acct, accounts, startBalance)
-	db, net := openNarrow(t, cl, most)
+	db, net := openNarrow(t, cl, most, txn.Retry{})
 	errs := make(chan error, goroutines)
 	for g := range uint64(goroutines) {
 		go func() {
@@ -142,7 +142,7 @@ func TestWaitsForConnectionsEnd(t *testing.T) {
 	const most = 3
 	cl, acct, _ := startBank(t, 1)
 	putAccounts(t, cl.DB, acct, 4, startBalance)
-	db, _ := openNarrow(t, cl, most)
+	db, _ := openNarrow(t, cl, most, txn.Retry{})
 	get := func(x *txn.Txn) error {
 		_, err := x.Get(acct, tables.Num(1))
 		return err
@@ -268,5 +268,52 @@ func TestIdleSessionsKeepNoDials(t *testing.T) {
 	defer cancel()
 	if err := s.View(ctx, get); err != nil {
 		t.Errorf("a View while all connections are idle: %v", err)
+	}
+}
+
+// TestAttemptsBesideAFullServer: attempts before and after a wait for a connection
+// count together.
+func TestAttemptsBesideAFullServer(t *testing.T) {
+	const attempts, here, there = 3, 2, 1 // the accounts are of different servers
+	cl, acct, _ := startBank(t, 2)
+	putAccounts(t, cl.DB, acct, 4, startBalance)
+	db, _ := openNarrow(t, cl, 1, txn.Retry{Attempts: attempts})
+	get := func(x *txn.Txn, id uint64) error {
+		_, err := x.Get(acct, tables.Num(id))
+		return err
+	}
+	began, end, ended := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() { // has the only connection to one of the servers
+		ended <- db.View(t.Context(), func(x *txn.Txn) error {
+			err := get(x, there)
+			close(began)
+			<-end
+			return err
+		})
+	}()
+	<-began
+	runs := 0
+	err := db.Update(t.Context(), func(x *txn.Txn) error {
+		if runs++; runs == attempts {
+			err := get(x, there)
+			if !errors.Is(err, rdma.ErrBusy) {
+				t.Errorf("a server that takes no more connections: %v, want ErrBusy", err)
+			}
+			close(end)
+			return err
+		}
+		if err := get(x, here); err != nil {
+			return err
+		}
+		if err := cl.DB.Update(t.Context(), addOne(acct, here)); err != nil {
+			return err
+		}
+		return addOne(acct, here)(x)
+	})
+	if !errors.Is(err, txn.ErrConflict) || runs != attempts+1 {
+		t.Errorf("an Update of %d attempts ran %d times, once without a connection: %v", attempts, runs, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

@@ -388,6 +388,9 @@ func (s *Server) Addr() string { return s.ep.Addr() }
 // the server. It may be called again.
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() {
+		if s.durable != nil {
+			s.durable.noteLastTick()
+		}
 		s.workers.cancel()
 		for _, p := range s.parts.here {
 			p.fence()

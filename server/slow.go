@@ -72,7 +72,7 @@ func (k *slowProcedures) ran(proc *exec.Procedure, took time.Duration) {
 func waits(op wire.Op) bool {
 	switch op {
 	case wire.OpCommit, wire.OpCall, wire.OpPrepare, wire.OpHandOver, wire.OpDecide, wire.OpResolve,
-		wire.OpShip, wire.OpPlaces, wire.OpValidate, wire.OpLoad, wire.OpReserve, wire.OpAdopt:
+		wire.OpShip, wire.OpPlaces, wire.OpValidate, wire.OpLoad, wire.OpReserve, wire.OpAdopt, wire.OpWriter:
 		return true
 	}
 	return false

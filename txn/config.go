@@ -24,7 +24,8 @@ const (
 // Attempts go on until the deadline of the caller's context. A transaction whose
 // attempts reach the deadline fails with an error that matches both ErrConflict and
 // context.DeadlineExceeded. Patience is the bound for contexts without a
-// deadline. Attempts, if set, is a bound in any case.
+// deadline. Attempts, if set, is a bound in any case. Those that ended because a server
+// took no more connections do not count, since they are bounded by time.
 type Retry struct {
 	Attempts   int           // maximum number of attempts; default no bound
 	Patience   time.Duration // for a context without deadline, from the first failure on; default 10 s
@@ -137,6 +138,7 @@ type Procedure struct {
 	// Body runs with a Txn at its home server. The caller defines the encoding of
 	// args and of the result; the result must not alias args. An error rolls back.
 	// While a body touches only partitions of its home server, it blocks other
-	// writers there, so it must not wait for anything.
+	// writers there, so it must not wait for anything. It must return or panic: if it ends
+	// its goroutine, as t.FailNow of a test does, it ends the process of the data server.
 	Body func(ctx context.Context, t *Txn, args []byte) ([]byte, error)
 }

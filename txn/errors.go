@@ -44,7 +44,8 @@ var (
 	// ErrNoSpace reports that the disk of a data server has no room for the log.
 	// Nothing was committed. Reads go on; writes succeed again once there is room.
 	ErrNoSpace = exec.ErrNoSpace
-	// ErrClosed reports use of a DB after Close, or of a Txn after its body returned.
+	// ErrClosed reports use of a DB after Close, of a Txn after its body returned, or of
+	// a Session for a transaction or a Call while its own transaction is in progress.
 	ErrClosed = exec.ErrClosed
 	// ErrUnavailable reports that a data server which the transaction needs does not
 	// answer, or that another process may have its place. Nothing was committed. The

@@ -86,13 +86,25 @@ func TestSessionGivesMemoryBack(t *testing.T) {
 		}
 		return nil
 	}
-	writes := func(x *txn.Txn) error {
-		for i := range large {
-			if err := x.Put(r.text, textKey(0, i), body(r.text, largeBytes)); err != nil {
-				return err
+	writesOf := func(sizes ...int) func(*txn.Txn) error {
+		return func(x *txn.Txn) error {
+			for i := range large {
+				for _, size := range sizes {
+					if err := x.Put(r.text, textKey(0, i), body(r.text, size)); err != nil {
+						return err
+					}
+				}
 			}
+			return nil
 		}
-		return nil
+	}
+	tooLarge := func(writes func(*txn.Txn) error) func() error {
+		return func() error {
+			if err := s.Update(t.Context(), writes); !errors.Is(err, txn.ErrTooLarge) {
+				return fmt.Errorf("a commit of %d bytes: %w", large*largeBytes, err)
+			}
+			return nil
+		}
 	}
 	for _, c := range []struct {
 		name string
@@ -102,12 +114,8 @@ func TestSessionGivesMemoryBack(t *testing.T) {
 		{"iterator", func() error { return s.View(t.Context(), iterator) }},
 		{"gets", func() error { return s.View(t.Context(), gets) }},
 		{"large rows", func() error { return s.View(t.Context(), largeRows) }},
-		{"writes", func() error {
-			if err := s.Update(t.Context(), writes); !errors.Is(err, txn.ErrTooLarge) {
-				return fmt.Errorf("a commit of %d bytes: %w", large*largeBytes, err)
-			}
-			return nil
-		}},
+		{"writes", tooLarge(writesOf(largeBytes))},
+		{"writes that grow", tooLarge(writesOf(0, largeBytes))},
 	} {
 		kept := heapKept(t, func() {
 			if err := c.run(); err != nil {

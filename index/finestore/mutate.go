@@ -322,6 +322,9 @@ func (s *Server) Load(key index.Key, row []uint64, head block.Header) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.find(key.Num, 0); p.row == 0 {
+		if !s.locks.Empty() && s.locks.SharedByOther(p.gap(), 0) {
+			return index.ErrLocked
+		}
 		return s.add(p, key.Num, row, head)
 	}
 	return s.replace(key.Num, row, head)

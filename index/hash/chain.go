@@ -200,13 +200,15 @@ func (s *Server) grow() {
 	if s.locks != nil && !s.locks.Empty() && s.locks.SharedByOther(head, 0) {
 		return
 	}
-	if n >= s.geo.capacity(uint64(len(*s.chunks.Load()))) {
-		if s.addChunk() != nil {
-			return
-		}
+	added := n >= s.geo.capacity(uint64(len(*s.chunks.Load())))
+	if added && s.addChunk() != nil {
+		return
 	}
-	if s.split(num, n) {
+	split := s.split(num, n)
+	if split {
 		s.buckets.Store(n + 1)
+	}
+	if split || added { // the root names all chunks
 		s.publishRoot()
 	}
 }

@@ -61,6 +61,76 @@ func TestStaleDirectoryCostsRoundsOnly(t *testing.T) {
 	}
 }
 
+// TestGrowthWithoutMemory: a table that has got a chunk, and then no memory for the
+// buckets of a split, is whole, and grows when there is memory.
+func TestGrowthWithoutMemory(t *testing.T) {
+	x := newBench(t, Options{RowWords: 1}, ClientOptions{}, false)
+	n := x.s.buckets.Load()
+	level := levelOf(n, n+1)
+	leave, rest, at := slots+1, int(rowsPerTwoBuckets*n/2)-slots-1, uint64(0)
+	for ; leave > 0 || rest > 0; at++ {
+		left := &rest
+		if covers(n, level, hashKey(at)) { // the split moves it
+			left = &leave
+		}
+		if *left > 0 {
+			*left--
+			load(t, x.s, at, at+1)
+		}
+	}
+	if x.s.buckets.Load() != n {
+		t.Fatal("the table has grown early")
+	}
+	size := int(x.s.geo.buckets(1) * bucketBytes)
+	chunk, err := x.s.sized.Alloc(size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waste := x.arena.NewSized()
+	for _, size := range []int{int(x.region.SegmentBytes()) / 2, 1 << 16, 4 << 10} {
+		for err == nil {
+			_, err = waste.Alloc(size)
+		}
+		err = nil
+	}
+	var overflows []uint64 // one bucket has more rows than slots, so there are free ones
+	for addr, err := x.s.overflow.Alloc(); err == nil; addr, err = x.s.overflow.Alloc() {
+		overflows = append(overflows, addr)
+	}
+	x.s.sized.Free(chunk, size)
+	load(t, x.s, at, at+1)
+	for _, addr := range overflows {
+		x.s.overflow.Free(addr)
+	}
+	if got := len(*x.s.chunks.Load()); got != 2 || x.s.buckets.Load() != n {
+		t.Fatalf("%d chunks, %d buckets, want 2 and %d", got, x.s.buckets.Load(), n)
+	}
+	if err := x.s.Check(); err != nil {
+		t.Error(err)
+	}
+	if err := x.c.Maintain(t.Context(), x.conn); err != nil {
+		t.Error(err)
+	}
+	load(t, x.s, at+1, at+2)
+	if err := x.s.Check(); err != nil || x.s.buckets.Load() != n+1 {
+		t.Errorf("%d buckets, want %d: %v", x.s.buckets.Load(), n+1, err)
+	}
+}
+
+// TestExpectWithoutMemory: a table that cannot get all the chunks for what is expected
+// is whole.
+func TestExpectWithoutMemory(t *testing.T) {
+	x := newBench(t, Options{RowWords: 1}, ClientOptions{}, false)
+	x.s.Expect(1 << 30)
+	if x.s.buckets.Load() != 1<<x.s.geo.first || len(*x.s.chunks.Load()) < 2 {
+		t.Fatalf("%d buckets in %d chunks", x.s.buckets.Load(), len(*x.s.chunks.Load()))
+	}
+	if err := x.s.Check(); err != nil {
+		t.Error(err)
+	}
+	load(t, x.s, 0, 1)
+}
+
 // TestSharedGapPostponesItsSplit: the gap word stays while it is shared, and
 // growth catches up afterwards.
 func TestSharedGapPostponesItsSplit(t *testing.T) {

@@ -18,7 +18,8 @@ func (s *Server) Expect(rows uint64) {
 	}
 	for s.geo.capacity(uint64(len(*s.chunks.Load()))) < n {
 		if s.addChunk() != nil {
-			return // it grows later, if it can
+			s.publishRoot() // it names all chunks
+			return          // the table grows later, if it can
 		}
 	}
 	v := block.Present(s.arena.NextCSN())

@@ -430,8 +430,12 @@ func (m *modelRun) shared(key index.Key) error {
 	if held, err := m.s.LockWrite(other, key, res.Hint); !errors.Is(err, index.ErrLocked) {
 		return fmt.Errorf("key %v (%v) is shared; LockWrite by another gave %v, %v", key, res.Status, held, err)
 	}
+	csn := m.next()
+	if err := m.s.Load(key, m.row(key, csn), block.Present(csn)); !errors.Is(err, index.ErrLocked) {
+		return fmt.Errorf("key %v (%v) is shared; Load gave %v", key, res.Status, err)
+	}
 	if !m.e.validNow(res.Proofs) || m.e.Arena.Used() != used {
-		return fmt.Errorf("key %v: a LockWrite that failed has changed something", key)
+		return fmt.Errorf("key %v: a LockWrite or a Load that failed has changed something", key)
 	}
 	held, err := m.s.LockWrite(reader, key, res.Hint)
 	if err != nil {

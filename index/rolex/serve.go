@@ -23,11 +23,10 @@ func (s *Server) Lookup(key index.Key, res *index.GetResult) {
 	row := res.Row[:0]
 	*res = index.GetResult{Status: index.Locked, Proofs: res.Proofs[:0]}
 	addr, hd, m, err := s.seek(key.Num, 0)
-	s.reportHeld(err)
 	switch {
-	case errors.Is(err, index.ErrCorrupt):
-		res.Status, res.Err = index.Failed, err
-	case err == nil && (hd == nil || hd.stays()):
+	case err != nil:
+		res.Status, res.Err = s.kept(err)
+	case hd == nil || hd.stays():
 		res.Status, res.Hint = index.NotFound, addr
 		res.Proofs = append(res.Proofs, s.proof(addr, m.header()))
 		if i := m.find(key.Num); i >= 0 {
@@ -42,6 +41,19 @@ func (s *Server) reportHeld(err error) {
 	if held, ok := err.(*HeldError); ok {
 		s.report(held.Leaf, held.Header)
 	}
+}
+
+// kept returns how a read ends that has found no leaf, because of an error of seek, or one that is
+// held here, without an error.
+func (s *Server) kept(err error) (index.Status, error) {
+	s.reportHeld(err)
+	switch {
+	case err == nil:
+		return index.Locked, nil
+	case errors.Is(err, index.ErrCorrupt):
+		return index.Failed, err
+	}
+	return index.Locked, index.ErrHeldByClient // or changed by clients all the time
 }
 
 // proof is the proof of what a leaf has that has a header.
@@ -73,11 +85,8 @@ func (s *Server) Scan(lo, hi index.Key, limit int, res *index.ScanResult, buf []
 	}
 	for from, at := lo.Num, uint64(0); ; {
 		addr, hd, m, err := s.seek(from, at)
-		s.reportHeld(err)
 		if err != nil || hd != nil && !hd.stays() {
-			if res.Status = index.Locked; errors.Is(err, index.ErrCorrupt) {
-				res.Status, res.Err = index.Failed, err
-			}
+			res.Status, res.Err = s.kept(err)
 			return buf
 		}
 		proof := s.proof(addr, m.header())

@@ -238,15 +238,15 @@ func (s *Server) put(m image, addr uint64, h Header) {
 }
 
 // Load implements index.Server: it adds a row. The row gets no header. It fails with index.ErrLocked
-// if a writer or a transaction of the data server holds the leaf. As long as there have been no
-// writers and no leaf is held it needs no locks.
+// if a writer or a transaction of the data server holds the leaf, or shares it. As long as there have
+// been no writers, and no leaf is held or shared, it needs no locks.
 func (s *Server) Load(at index.Key, row []uint64, h block.Header) error {
 	key := at.Num
 	if len(row) != s.l.RowWords {
 		return fmt.Errorf("%w: %d words, want %d", index.ErrRowSize, len(row), s.l.RowWords)
 	}
 	s.mu.Lock()
-	if s.written || len(s.holds) > 0 {
+	if s.written || len(s.holds) > 0 || s.o.Locks != nil && !s.o.Locks.Empty() {
 		s.mu.Unlock()
 		return s.Restore(at, row, h)
 	}

@@ -220,16 +220,19 @@ func (h *History) Close(closed clock.Tick) {
 }
 
 // Yield gives memory back before its time: it raises the floor and frees some of
-// the oldest versions. It returns false if there are none.
+// the oldest versions. It returns false if it has freed nothing: there are no versions,
+// and no spare blocks that the last ones have left.
 func (h *History) Yield() bool {
+	spared := false
 	for c, spare := range h.spare {
+		spared = spared || len(spare) > 0
 		for _, addr := range spare {
 			h.rows[c].Free(addr)
 		}
 		h.spare[c] = spare[:0]
 	}
 	if h.queue.n == 0 {
-		return false
+		return spared
 	}
 	for i := 0; i < yieldFrees && h.queue.n > 0; i++ {
 		h.freeOldest()

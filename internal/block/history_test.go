@@ -244,6 +244,25 @@ func TestVersionsGoToOtherSizes(t *testing.T) {
 	}
 }
 
+// TestLastVersionsMakeRoom: the memory of the last versions that are given up serves a
+// version of another size.
+func TestLastVersionsMakeRoom(t *testing.T) {
+	a := newHistoryArena(t, 1<<20)
+	h := a.History()
+	h.Keep(1000, 1<<30, 5)
+	for i := range clock.Tick(yieldFrees) {
+		o, _ := h.Reserve(8)
+		h.Retain(o, 6+i)
+	}
+	rows := a.NewRows(pageBytes)
+	for err := error(nil); err == nil; {
+		_, err = rows.Alloc()
+	}
+	if _, ok := h.Reserve(64); !ok {
+		t.Errorf("no block for a version after others were freed: %+v", h.Stats())
+	}
+}
+
 func TestHistoryAllocatesNothing(t *testing.T) {
 	a := newHistoryArena(t, 4<<20)
 	h := a.History()

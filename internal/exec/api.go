@@ -24,7 +24,8 @@ const (
 // Attempts go on until the deadline of the caller's context. A transaction that
 // reaches the deadline so fails with an error that matches both ErrConflict and
 // context.DeadlineExceeded. Patience is the bound for contexts without a
-// deadline. Attempts, if set, is a bound in any case.
+// deadline. Attempts, if set, is a bound in any case. Those that ended because a server
+// took no more connections do not count, since they are bounded by time.
 type Retry struct {
 	Attempts   int           // maximum number of attempts; default no bound
 	Patience   time.Duration // for a context without deadline, from the first failure on; default 10 s

@@ -28,19 +28,41 @@ func (s *Session) TryView(ctx context.Context, invalidated int, fn Body) error {
 // ending ends an attempt whose body has returned bodyErr, nil to commit.
 type ending func(t *Txn, bodyErr error) error
 
+// tries are the attempts of a transaction so far. They are counted on when the
+// transaction has waited for a server or for a connection.
+type tries struct {
+	aborted     int           // attempts that others may have caused to be repeated
+	invalidated int           // how many more may be aborted, without those that met a lock
+	outdated    int           // attempts that met another version of the catalogue
+	last        Cause         // of the previous attempt
+	before      int           // those of aborted before the last wait
+	overdue     bool          // the previous attempt was: see Txn.overdue
+	patience    time.Duration // when the session gives up: see again
+}
+
+// late does the same as the function late. An attempt aborted before the last wait is
+// no reason for an expired deadline: run adds what the wait was for.
+func (tr *tries) late(ctx context.Context, err error) error {
+	if tr.aborted == tr.before {
+		return err
+	}
+	return late(ctx, err, tr.aborted, tr.last)
+}
+
 // run makes attempts until one is not aborted and needs no server that is absent and
 // may come back. finish ends each attempt; nil means the validation or commit of m.
 // invalidated bounds the attempts that are aborted, without those that met a lock.
 func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, finish ending) error {
 	t := &s.txn
-	if s.lent || t.mode != closed {
+	if s.nested() {
 		return errNested
 	}
 	defer s.ended(ctx)
 	var absent error
 	var patience time.Duration
-	for n := 0; ; n++ {
-		err := s.attempts(ctx, m, invalidated, fn, finish)
+	tr := tries{invalidated: invalidated}
+	for absences := 0; ; {
+		err := s.attempts(ctx, m, &tr, fn, finish)
 		if err == nil {
 			return nil
 		}
@@ -57,41 +79,42 @@ func (s *Session) run(ctx context.Context, m mode, invalidated int, fn Body, fin
 			return stillAbsent(ctx, absent, err)
 		}
 		absent = err
-		if err = s.net.awaitReturn(ctx, n, err, &patience); err != nil {
+		if err = s.net.awaitReturn(ctx, tr.aborted+absences, err, &patience); err != nil {
 			return err
 		}
+		absences++
 	}
 }
 
-// attempts does the same as run, but ends with an error when a server is absent.
-func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body, finish ending) error {
+// attempts does the same as run, but ends with an error when a server is absent, or
+// takes no more connections.
+func (s *Session) attempts(ctx context.Context, m mode, tr *tries, fn Body, finish ending) error {
 	t := &s.txn
-	var patience time.Duration
-	var last Cause // of the previous attempt
-	outdated, overdue := 0, false
 	s.snap.begin()
-	esc := escalation{possible: m == view && finish == nil && invalidated == math.MaxInt}
-	for n := 0; ; n++ {
+	tr.before = tr.aborted
+	esc := escalation{possible: m == view && finish == nil && tr.invalidated > math.MaxInt/2} // no bound
+	for ; ; tr.aborted++ {
+		n := tr.aborted
 		gated := n == 0 && m == update && s.admission.pass(ctx, s.reservations.turns != nil)
 		if err := ctx.Err(); err != nil {
-			return late(ctx, err, n, last)
+			return tr.late(ctx, err)
 		}
 		if s.closed.Load() {
 			return ErrClosed
 		}
 		s.kept.tooOld(s.db.cfg.BodyAge)
 		t.begin(ctx, esc.next(s, m))
-		t.losses, t.patience, t.gated, t.wasOverdue = n, patience, gated && s.db.gate.on.Load(), overdue
+		t.losses, t.patience, t.gated, t.wasOverdue = n, tr.patience, gated && s.db.gate.on.Load(), tr.overdue
 		t.recheck = esc.recheck(t)
 		err := s.attempt(t, fn, finish)
-		overdue = t.overdue
+		tr.overdue = t.overdue
 		esc.ended(t)
 		if n == 0 && m == update {
 			s.admission.firstEnded(t, gated)
 		}
 		if esc.wider { // at most once per partition
 			s.stats.Widened++
-			n--
+			tr.aborted--
 			continue
 		}
 		if t.err != errAbandoned {
@@ -103,9 +126,9 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 			if again, err = s.mayRefresh(ctx, err); again {
 				continue
 			}
-			return late(ctx, err, n, last)
+			return tr.late(ctx, err)
 		}
-		last = t.cause
+		tr.last = t.cause
 		s.kept.lostWith(t)
 		t.volume = t.footprint()
 		s.stats.Aborts[t.cause]++
@@ -113,19 +136,19 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 		case CauseLocked:
 		case CauseFence:
 			s.net.renew(ctx, t)
-			invalidated--
+			tr.invalidated--
 		case CauseCatalog:
-			if outdated++; outdated&15 != 1 { // else the server has the older catalogue, not this DB
+			if tr.outdated++; tr.outdated&15 != 1 { // else the server has the older catalogue, not this DB
 			} else if _, err := s.net.refresh(ctx); err != nil {
-				return late(ctx, err, n, last)
+				return tr.late(ctx, err)
 			}
 		case CauseLate:
 			s.leases.asksClock = true
-			invalidated--
+			tr.invalidated--
 		default:
-			invalidated--
+			tr.invalidated--
 		}
-		if invalidated <= 0 {
+		if tr.invalidated <= 0 {
 			return gaveUp(n+1, t.cause)
 		}
 		wait, hadTurn := n, len(s.reservations.held) > 0
@@ -135,17 +158,17 @@ func (s *Session) attempts(ctx context.Context, m mode, invalidated int, fn Body
 			wait = noWait
 		case s.reservations.keep(t):
 			wait = s.reservations.kept
-		case s.reservations.take(t, n+1, patience):
+		case s.reservations.take(t, n+1, tr.patience):
 			if !hadTurn || t.cause != CauseLocked { // else it waits for a lock that is older than the turn
 				wait = noWait
 			}
 		case t.cause == CauseFence:
 			wait = n + fenceBackoff
 		}
-		if t.cause == CauseLocked && wait != noWait && s.await != nil && n+1 < s.db.cfg.Retry.Attempts && s.await() {
+		if t.cause == CauseLocked && !t.metClient && wait != noWait && s.await != nil && n+1 < s.db.cfg.Retry.Attempts && s.await() {
 			continue
 		}
-		if err := s.again(ctx, n, wait, t.cause, &patience); err != nil {
+		if err := s.again(ctx, n, wait, t.cause, &tr.patience); err != nil {
 			return err
 		}
 	}

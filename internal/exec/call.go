@@ -15,6 +15,9 @@ func (s *Session) Call(ctx context.Context, h placement.Partition, proc string, 
 	if h < 0 || int(h) >= s.db.Partitions() {
 		return nil, fmt.Errorf("txn: home partition %d, want 0 to %d", h, s.db.Partitions()-1)
 	}
+	if s.nested() {
+		return nil, errNested // it would give away connections of the transaction in progress
+	}
 	var patience, absence time.Duration
 	var absent error
 	defer s.net.yield()

@@ -43,7 +43,7 @@ func (s *Session) Update(ctx context.Context, fn Body) error {
 // still begin later: s takes it over, and settles it before it sends anything.
 func (s *Session) updateInPool(ctx context.Context, fn Body) (ran bool, err error) {
 	switch {
-	case s.lent || s.txn.mode != closed:
+	case s.nested():
 		return true, errNested
 	case s.closed.Load():
 		return true, ErrClosed
@@ -67,8 +67,11 @@ func (s *Session) updateInPool(ctx context.Context, fn Body) (ran bool, err erro
 	return !lacksRoom(err) || !s.net.connected(), err
 }
 
-// errNested refuses a transaction inside another one of the same session.
+// errNested refuses a transaction, or a Call, inside another one of the same session.
 var errNested = fmt.Errorf("%w: a transaction runs inside another of the same session", ErrClosed)
+
+// nested reports whether a transaction of the session is in progress.
+func (s *Session) nested() bool { return s.lent || s.txn.mode != closed }
 
 // takeOver makes the session settle transactions that ran on another one, at the
 // beginning of its next connection to their servers.

@@ -17,7 +17,8 @@ var (
 	ErrReadOnly = errors.New("txn: read-only")
 	// ErrTooLarge reports a transaction above a named bound.
 	ErrTooLarge = errors.New("txn: too large")
-	// ErrClosed reports use of a DB after Close, or of a Txn after its body returned.
+	// ErrClosed reports use of a DB after Close, of a Txn after its body returned, or of
+	// a Session for a transaction or a Call while its own transaction is in progress.
 	ErrClosed = errors.New("txn: closed")
 	// ErrUnavailable reports that a data server which the transaction needs does not
 	// answer, that a partition is fenced and no longer served, or that another

@@ -27,6 +27,7 @@ type Loader struct {
 	queues     []loadQueue     // by index of the table × partition
 	entries    []loadEntry     // of the row that is added, by index of maintained
 	keys       keyArena
+	order      loadOrder
 	err        error // the first of a server: rows that were queued are lost
 }
 
@@ -143,6 +144,9 @@ func (l *Loader) put(q *loadQueue, key tables.Key, row tables.Row) error {
 	return nil
 }
 
+// loadHeader is the size of what begin writes.
+const loadHeader = 9
+
 // begin begins the next message of a queue.
 func (l *Loader) begin(q *loadQueue) *loadQueue {
 	q.b = append(q.b[:0], byte(wire.OpLoad))
@@ -159,6 +163,7 @@ func (l *Loader) send(q *loadQueue) error {
 		}
 	}
 	q.n = 0
+	q.b = l.order.ascending(q.ix, q.b, loadHeader)
 	l.err = l.load(q)
 	return l.err
 }

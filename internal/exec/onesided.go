@@ -197,6 +197,9 @@ func (ws *writers) extend(t *Txn, l *link, lw *linkWriter, ix *tables.Index, par
 	q := wire.WriterRequest{Step: wire.WriterExtend, Partition: part, Index: ix.ID, Catalog: lw.version, Name: lw.name, Owner: uint16(lw.w.Opened().Owner)}
 	resp, err := ws.ask(t, l, &q)
 	if err != nil {
+		if l.pending.call { // the leaves in the answer would be nobody's, and not free, while the connection lasts
+			ws.s.net.drop(l)
+		}
 		return false
 	}
 	d := wire.NewDecoder(resp)

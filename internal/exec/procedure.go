@@ -75,6 +75,9 @@ func (r *Runner) BlockedBy() (row wire.RowName, known bool) {
 	return wire.NameRow(uint16(g.ix.ID), g.key), true
 }
 
+// HeldByClient reports whether a client has the lock that ended the last run.
+func (r *Runner) HeldByClient() bool { return r.t.metClient }
+
 // checkResult returns an error for a result that does not fit the answer, before its
 // transaction commits.
 func checkResult(result []byte) error {
@@ -85,16 +88,21 @@ func checkResult(result []byte) error {
 }
 
 // callBody runs a procedure's body and checks the result. It turns a panic into an
-// error, so that the data server survives it.
+// error, so that the data server survives it. The end of the goroutine cannot be stopped:
+// nobody would answer this request, or the next ones of the poller, so the process ends.
 func callBody(ctx context.Context, p *Procedure, t *Txn, args []byte) (result []byte, err error) {
+	returned := false
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		} else if !returned {
+			panic(fmt.Sprintf("txn: the body of procedure %q has ended its goroutine, which serves others too: want a return or a panic", p.Name))
 		}
 	}()
 	if result, err = p.Body(ctx, t, args); err == nil {
 		err = checkResult(result)
 	}
+	returned = true
 	return result, err
 }
 

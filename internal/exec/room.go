@@ -122,6 +122,9 @@ func (n *network) awaitRoom(ctx context.Context, err error, patience *time.Durat
 		ctx, cancel = context.WithTimeout(ctx, max(*patience-clock.Fast(), 0))
 		defer cancel()
 	}
+	if werr := ctx.Err(); werr != nil { // else spare connections could keep the transaction going
+		return fmt.Errorf("%w: %w", err, werr)
+	}
 	n.giveUpLinks()
 	for server := range placement.Server(len(n.lacks)) {
 		if !n.lacks[server] || n.links[server] != nil { // one with pending answers stays

@@ -48,6 +48,9 @@ func (e *SnapshotTooOld) Unwrap() error { return ErrSnapshotTooOld }
 // txn.Session.Snapshot. With a staleness above 0 the moment may be up to that long
 // before the call, and there is no wait.
 func (s *Session) Snapshot(ctx context.Context, staleness time.Duration, fn Body) error {
+	if s.nested() {
+		return errNested // the transaction in progress may be a Snapshot
+	}
 	s.snap.stale = max(staleness, 0)
 	return s.run(ctx, snapshot, math.MaxInt, fn, nil)
 }

@@ -102,6 +102,7 @@ type Txn struct {
 	// wasOverdue says that the attempt before was overdue.
 	wasOverdue bool
 	met        *Get // the read whose lock ended the attempt; nil: not known
+	metClient  bool // the lock of a client, which no decision at a server ends
 }
 
 type mode uint8
@@ -159,7 +160,7 @@ func (t *Txn) begin(ctx context.Context, m mode) {
 	if t.s != nil {
 		t.catalog = t.s.db.Catalog()
 	}
-	t.reserved, t.sent, t.outlived, t.met = false, false, false, nil
+	t.reserved, t.sent, t.outlived, t.met, t.metClient = false, false, false, nil, false
 	t.reuses, t.scouts, t.elsewhere, t.overdue, t.noVersions, t.ships = false, false, false, false, false, false
 	t.attempt++
 	t.reads.reset()
@@ -401,6 +402,7 @@ func (g *Get) settle() {
 		if g.t.met == nil {
 			g.t.met = g
 		}
+		g.t.metClient = g.t.metClient || errors.Is(g.res.Err, index.ErrHeldByClient)
 		g.err = g.t.abandon(CauseLocked)
 	default:
 		g.err = g.t.fail(readFailed(g.ix, g.res.Status, g.res.Err))
@@ -596,6 +598,7 @@ func (sc *Scan) settle() {
 			}
 			t.volume += words*mem.WordBytes + len(res.Entries)*bytesPerEntry
 		case index.Locked:
+			t.metClient = t.metClient || errors.Is(res.Err, index.ErrHeldByClient)
 			sc.err = t.abandon(CauseLocked)
 			return
 		default:

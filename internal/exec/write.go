@@ -81,6 +81,7 @@ func (t *Txn) set(ix *tables.Index, op wire.WriteOp, key index.Key, row tables.R
 		}
 		w.op = wire.Delete
 	}
+	t.volume += 2 * max(len(row)-len(w.row), 0)
 	w.row = append(tables.Row(nil), row...) // the caller may still use the old one
 	return nil
 }

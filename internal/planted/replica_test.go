@@ -7,6 +7,15 @@ const inMembers = "was acknowledged|is acknowledged, after"
 // replicaBugs are bugs of replication.
 var replicaBugs = []bug{
 	{
+		name: "RecoveredVersionIsTold", why: "a version of the catalogue that was recovered is given to other servers before all copies in sync have it",
+		edits: []edit{{
+			file: "server/build.go",
+			old:  "	if cat.s.durable.awaitRecovered(cat.s.workers.ctx) != nil {\n",
+			new:  "	if cat.s.workers.ctx.Err() != nil {\n",
+		}},
+		caught: []test{{"server", "TestRecoveredVersionIsConfirmedFirst", "the other server has version"}},
+	},
+	{
 		name: "HorizonOfTheFastest", why: "the horizon is the position of the fastest copy",
 		edits: []edit{{
 			file: "internal/replica/replica.go",

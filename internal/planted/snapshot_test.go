@@ -137,6 +137,36 @@ var snapshotBugs = []bug{
 		caught: []test{{"server", "TestCommitsFollowWhatTheirClientHasSeen", "and then an update: ticks"}},
 	},
 	{
+		name: "LastTickIsForgotten", why: "a server that stops does not log the last tick that readers may have of it",
+		edits: []edit{{
+			file: "server/server.go",
+			old:  "			s.durable.noteLastTick()\n",
+			new:  "			s.durable.ending.Store(true)\n",
+		}},
+		caught: []test{
+			{"server", "TestLastTickOutlivesAStop", "begins at tick"},
+			{"server", "TestLastTickGoesToTheCopies", "begins at tick"},
+		},
+	},
+	{
+		name: "LastTickStaysHere", why: "a server that stops does not wait until its copies have its last tick",
+		edits: []edit{{
+			file: "server/durability.go",
+			old:  "	if err == nil && d.group != nil && d.mayAnswer() {",
+			new:  "	if err == nil && d.group != nil && d.mayAnswer() && at == 0 {",
+		}},
+		caught: []test{{"server", "TestLastTickGoesToTheCopies", "begins at tick"}},
+	},
+	{
+		name: "SeenTickIsDropped", why: "a tick that a client has seen is forgotten if the disk is behind the log",
+		edits: []edit{{
+			file: "server/ticks.go",
+			old:  "			return logVerdict(err)\n",
+			new:  "			return verdict{}\n",
+		}},
+		caught: []test{{"server", "TestSeenTickOnAFullDisk", "a call on a full disk"}},
+	},
+	{
 		name: "SnapshotsWrite", why: "a snapshot takes writes, which nobody ever sends",
 		edits: []edit{{
 			file: "internal/exec/write.go",

@@ -20,6 +20,15 @@ var trustBugs = []bug{
 		caught: []test{{"server", "TestNoDecisionLeavesWithoutThePlace", "other servers have committed what the server has decided without its place"}},
 	},
 	{
+		name: "PlaceIsLookedAtOnce", why: "answers are released although the lease has ended since the place was looked at",
+		edits: []edit{{
+			file: "server/durability.go",
+			old:  "	may = may && d.mayAnswer()\n",
+			new:  "",
+		}},
+		caught: []test{{"server", "TestPlaceIsLookedAtLast", "after the place was lost"}},
+	},
+	{
 		name: "TrustFromTheAnswer", why: "the time for which a server is trusted counts from its answer, not from before the question",
 		edits: []edit{{
 			file: "internal/exec/trust.go",

@@ -42,8 +42,8 @@ const (
 	Sealed
 	// Catalog has the version of the catalogue that is used from here on.
 	Catalog
-	// Started is the beginning of an epoch, or a tick that a client has moved a
-	// clock up to in it.
+	// Started is the beginning of an epoch, a tick that a client has moved a clock up
+	// to in it, or the last tick of a server that stops.
 	Started
 	// Closed is a tick that all partitions of the server have closed: no record
 	// after it commits anything at the tick or before.
@@ -244,7 +244,9 @@ func appendWrite(b []byte, w *wire.Write, absent bool) []byte {
 	return appendBytes(b, w.Row)
 }
 
-// decoder decodes a record. After the first fault it returns zeros.
+// decoder decodes a record. After the first fault it returns zeros. What is decoded in a
+// loop ends there: a number of elements may be as large as the record has bytes, and an
+// element takes many times the memory of a byte.
 type decoder struct {
 	b   []byte
 	bad bool
@@ -366,18 +368,18 @@ func (d *decoder) step(r *Record) {
 	s.ID.Coordinator, s.ID.Seq = d.party(), d.uint(maxUint)
 	s.Agent, s.Party = d.party(), d.party()
 	s.Tick, s.Mark = clock.Tick(d.uint(uint64(block.MaxTick))), d.uint(maxUint)
-	for range d.uint(uint64(len(d.b))) {
+	for n := d.uint(uint64(len(d.b))); n > 0 && !d.bad; n-- {
 		s.Parties = append(s.Parties, d.party())
 	}
-	for range d.uint(uint64(len(s.Parties))) {
+	for n := d.uint(uint64(len(s.Parties))); n > 0 && !d.bad; n-- {
 		s.Marks = append(s.Marks, d.uint(maxUint))
 	}
 	d.bad = d.bad || s.Kind < twophase.Prepared || s.Kind > twophase.Departed || s.Ballot > twophase.Yes
 }
 
 func (d *decoder) parts(r *Record, mem []Part) {
-	n := d.uint(uint64(len(d.b) / partMin))
-	for i := range int(n) {
+	n := int(d.uint(uint64(len(d.b) / partMin)))
+	for i := 0; i < n && !d.bad; i++ {
 		if i < cap(mem) {
 			mem = mem[:i+1]
 		} else {
@@ -390,7 +392,7 @@ func (d *decoder) parts(r *Record, mem []Part) {
 		if p.Reads = flags&partHasReads != 0; flags&partHasCSN != 0 {
 			p.CSN = block.CSN(d.u64())
 		}
-		for range d.uint(uint64(len(d.b) / writeMin)) {
+		for n := d.uint(uint64(len(d.b) / writeMin)); n > 0 && !d.bad; n-- {
 			writes = append(writes, d.write())
 		}
 		p.Writes = writes

@@ -154,10 +154,44 @@ func TestRecordBytes(t *testing.T) {
 	}
 }
 
+// hostile returns records that say that they have many elements, the first of which is
+// malformed.
+func hostile() (all [][]byte) {
+	const n = 1 << 16
+	rest := bytes.Repeat([]byte{0xff}, 3*n+100)
+	parts := append(appendUint([]byte{byte(Commit), 0}, n), rest...)
+	writes := append(appendUint([]byte{byte(Commit), 0, 1, 0, 0}, n), rest...)
+	step := Record{Kind: Prepared, Step: twophase.Record{Kind: twophase.Prepared, ID: twophase.ID{Coordinator: twophase.Party{Incarnation: 1}}}}
+	b := step.Append(nil)
+	parties := append(appendUint(b[:len(b)-2], n), rest...) // instead of no parties and no marks
+	return [][]byte{parts, writes, parties}
+}
+
+// TestDecodeEndsAtAFault: a record costs no memory for elements after the first that is
+// malformed.
+func TestDecodeEndsAtAFault(t *testing.T) {
+	for i, b := range hostile() {
+		var r Record
+		if err := r.Decode(b); err == nil {
+			t.Errorf("record %d is accepted", i)
+		}
+		n := len(r.Parts) + len(r.Step.Parties)
+		for _, p := range r.Parts {
+			n += len(p.Writes)
+		}
+		if n == 0 || n > 2 {
+			t.Errorf("record %d: %d elements were decoded, want the malformed one, and what has it", i, n)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		f.Add(random(r).Append(nil))
+	}
+	for _, b := range hostile() {
+		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var rec, again Record

@@ -58,12 +58,16 @@ type FS struct {
 	// of its sectors were written. Pick tells which are.
 	Torn func()
 	Pick func() bool
+	// Forgets makes the written pages of a file whose sync fails clean: they are read as
+	// they were written, no later sync writes them, and a crash loses them.
+	Forgets bool
 
 	mu    sync.Mutex
 	n     int
 	space int64            // free bytes
 	limit bool             // space is limited
 	sizes map[string]int64 // of the files that were written, while space is limited
+	cache pages            // of a file system that forgets
 }
 
 // New wraps a file system.
@@ -136,6 +140,7 @@ func (fs *FS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 		return nil, err
 	}
 	fs.release(name)
+	fs.renamed(name, "")
 	f, err := fs.FS.Create(name, c)
 	return fs.wrap(name, f, err)
 }
@@ -186,6 +191,7 @@ func (fs *FS) Remove(name string) error {
 	err := fs.FS.Remove(name)
 	if err == nil {
 		fs.release(name)
+		fs.renamed(name, "")
 	}
 	return err
 }
@@ -206,6 +212,7 @@ func (fs *FS) Rename(oldname, newname string) error {
 	err := fs.FS.Rename(oldname, newname)
 	if err == nil {
 		fs.release(newname)
+		fs.renamed(oldname, newname)
 		fs.mu.Lock()
 		if n, ok := fs.sizes[oldname]; ok {
 			fs.sizes[newname] = n
@@ -222,6 +229,9 @@ func (fs *FS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (v
 		return nil, err
 	}
 	f, err := fs.FS.ReuseForWrite(oldname, newname, c)
+	if err == nil {
+		fs.renamed(oldname, newname)
+	}
 	return fs.wrap(newname, f, err)
 }
 
@@ -273,6 +283,9 @@ const sector = 512
 
 // write does a write at an offset by one of the methods of the wrapped file.
 func (f *file) write(p []byte, off int64, write func([]byte) (int, error)) (int, error) {
+	if err := f.fs.written(f.name, off, int64(len(p))); err != nil {
+		return 0, err
+	}
 	if err := f.fs.before(Write, f.name); err != nil {
 		n := 0
 		if f.fs.Short {
@@ -323,29 +336,30 @@ func (f *file) Preallocate(offset, length int64) error {
 	return f.File.Preallocate(offset, length)
 }
 
-func (f *file) sync() error {
+// sync does a sync by one of the methods of the wrapped file.
+func (f *file) sync(sync func() error) error {
 	if f.dir {
-		return f.fs.before(SyncDir, f.name)
+		if err := f.fs.before(SyncDir, f.name); err != nil {
+			return err
+		}
+		return sync()
 	}
-	return f.fs.before(Sync, f.name)
+	err := f.fs.before(Sync, f.name)
+	if err == nil {
+		err = sync()
+	}
+	f.fs.synced(f.name, err)
+	return err
 }
 
-func (f *file) Sync() error {
-	if err := f.sync(); err != nil {
-		return err
-	}
-	return f.File.Sync()
-}
+func (f *file) Sync() error { return f.sync(f.File.Sync) }
 
-func (f *file) SyncData() error {
-	if err := f.sync(); err != nil {
-		return err
-	}
-	return f.File.SyncData()
-}
+func (f *file) SyncData() error { return f.sync(f.File.SyncData) }
 
+// SyncTo makes nothing durable for certain.
 func (f *file) SyncTo(length int64) (bool, error) {
-	if err := f.sync(); err != nil {
+	if err := f.fs.before(Sync, f.name); err != nil {
+		f.fs.synced(f.name, err)
 		return false, err
 	}
 	return f.File.SyncTo(length)

@@ -14,12 +14,12 @@ var (
 	ErrFrames = errors.New("wal: no valid frames of this log")
 )
 
-// Frames appends to buf the released bytes of the log from a position on, at most most
+// Frames appends to buf the durable bytes of the log from a position on, at most most
 // of them, and returns buf. They are for AppendFrames of a copy, and may end inside a
 // frame. Frames may be called while the log is written. The caller must keep the log
 // from there on from being cut.
 func (l *Log) Frames(from LSN, most int, buf []byte) ([]byte, error) {
-	to := min(l.Released(), from+LSN(most))
+	to := min(l.Durable(), from+LSN(most))
 	if from >= to {
 		return buf, nil
 	}
@@ -40,7 +40,7 @@ func (l *Log) Frames(from LSN, most int, buf []byte) ([]byte, error) {
 // position, which must be the end of this log, and are checked. It returns the end of
 // the log, which is before the end of the bytes if they end inside a frame. It waits
 // for room as AppendWait does, and not for a sync. All frames for which there is room
-// are released together.
+// are written and synced together.
 func (l *Log) AppendFrames(at LSN, frames []byte) (end LSN, err error) {
 	n, whole := 0, error(nil) // bytes of the frames that are whole, and what is wrong with the next one
 	for whole == nil && len(frames)-n >= frameBytes && sizeOf(frames[n:]) <= LSN(len(frames)-n) {

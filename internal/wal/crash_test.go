@@ -23,7 +23,6 @@ type ledger struct {
 	recs  []Record // that were appended, in order
 	need  LSN      // the log is needed from here on
 	acked atomic.Uint64
-	log   atomic.Pointer[Log] // that has them
 }
 
 // check checks that a log holds a prefix of what was appended, with everything
@@ -59,7 +58,6 @@ type crasher struct {
 	seed       uint64
 	opt        Options
 	recoveries atomic.Int64
-	later      time.Duration
 	skip       int // of this many crash points, all but one are skipped
 }
 
@@ -173,7 +171,7 @@ func (c *crasher) recover(mem *vfstest.Mem, g *ledger, acked LSN, rnd *rand.Rand
 			}
 		}
 		opt := c.opt
-		opt.FS, opt.Released, opt.SyncLater = fs, nil, 0
+		opt.FS, opt.Released = fs, nil
 		l, err := Open(opt)
 		if err != nil {
 			return fmt.Errorf("life %d: open: %w", life, err)
@@ -204,12 +202,6 @@ func (c *crasher) crash(mem *vfstest.Mem, g *ledger, n int, what string) error {
 	for _, percent := range []int{0, 20 + rnd.IntN(60), 100} {
 		g.mu.Lock() // need does not change
 		acked := LSN(g.acked.Load())
-		if l := g.log.Load(); c.opt.SyncLater > 0 && percent < 100 { // the machine crashes, not the process alone
-			acked = 0
-			if l != nil {
-				acked = l.Durable()
-			}
-		}
 		clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rnd})
 		now := &ledger{recs: g.recs, need: g.need}
 		g.mu.Unlock()
@@ -228,7 +220,6 @@ func (c *crasher) live(lives, steps int) {
 	var g ledger
 	var failed atomic.Pointer[error]
 	c.opt = options(rnd, fs)
-	c.opt.SyncLater = c.later
 	points := atomic.Int64{}
 	try := func(n int, what string) error {
 		if int(points.Add(1))%max(c.skip, 1) != 0 || failed.Load() != nil {
@@ -259,7 +250,6 @@ func (c *crasher) live(lives, steps int) {
 		l, err := Open(c.opt)
 		if err == nil {
 			_, err = g.check(l, LSN(g.acked.Load()))
-			g.log.Store(l)
 			l.Start()
 			if err == nil {
 				err = c.run(l, &g, rnd, steps)

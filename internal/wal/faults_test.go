@@ -21,6 +21,7 @@ type faultRun struct {
 	n     int // of the operation that fails
 	fault error
 	short bool
+	clean bool // pages whose sync has failed are clean
 
 	mu    sync.Mutex
 	op    vfstest.Op
@@ -49,7 +50,7 @@ func (f *faultRun) run(t *testing.T, seed uint64) bool {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	mem := vfstest.NewCrashableMem()
 	fs := vfstest.New(mem)
-	fs.Before, fs.Short = f.before, f.short
+	fs.Before, fs.Short, fs.Forgets = f.before, f.short, f.clean
 	var g ledger
 	var failures atomic.Int32
 	opt := options(rnd, fs)
@@ -101,13 +102,47 @@ func (f *faultRun) run(t *testing.T, seed uint64) bool {
 	if f.fault == syscall.ENOSPC && f.op == vfstest.Create && err != nil && !errors.Is(err, ErrNoSpace) {
 		t.Errorf("no space for a file: %v", err)
 	}
+	f.crash(t, c, fs, &g, LSN(g.acked.Load()), rnd)
+	if f.clean {
+		f.again(t, c, fs, &g, rnd)
+	}
+	return true
+}
+
+// crash checks what a crash leaves at this moment.
+func (f *faultRun) crash(t *testing.T, c *crasher, fs *vfstest.FS, g *ledger, acked LSN, rnd *rand.Rand) {
+	t.Helper()
 	for _, percent := range []int{0, 50, 100} {
-		clone := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rnd})
-		if err := c.recover(clone, &g, LSN(g.acked.Load()), rnd, false); err != nil {
+		clone, err := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rnd})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.recover(clone, g, acked, rnd, false); err != nil {
 			t.Errorf("recovery with %d %% of what is not synced: %v", percent, err)
 		}
 	}
-	return true
+}
+
+// again opens the log again in a process that follows on the one whose operation has
+// failed. All that a log has when it is open may be acknowledged.
+func (f *faultRun) again(t *testing.T, c *crasher, fs *vfstest.FS, g *ledger, rnd *rand.Rand) {
+	t.Helper()
+	opt := c.opt
+	opt.Released, opt.Failed = nil, nil
+	l := open(t, opt)
+	g, err := g.check(l, LSN(g.acked.Load()))
+	if err != nil {
+		t.Errorf("opened again: %v", err)
+	}
+	f.crash(t, c, fs, g, l.Durable(), rnd)
+	l.Start()
+	for range 3 {
+		if _, err := appendRecord(l, g, payload(rnd)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeLog(t, l)
+	f.crash(t, c, fs, g, l.Durable(), rnd)
 }
 
 // Whichever operation fails, and how: the error is reported, nothing is tried
@@ -118,14 +153,17 @@ func TestFaultAtEveryOperation(t *testing.T) {
 		name  string
 		fault error
 		short bool
+		clean bool
 	}{
-		{"error", syscall.EIO, false},
-		{"short", syscall.EIO, true},
-		{"no space", syscall.ENOSPC, true},
+		{"error", syscall.EIO, false, false},
+		{"short", syscall.EIO, true, false},
+		{"no space", syscall.ENOSPC, true, false},
+		{"clean pages", syscall.EIO, false, true},
+		{"short and clean pages", syscall.EIO, true, true},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			for n := 0; ; n++ {
-				f := &faultRun{n: n, fault: kind.fault, short: kind.short}
+				f := &faultRun{n: n, fault: kind.fault, short: kind.short, clean: kind.clean}
 				more := f.run(t, seed)
 				if t.Failed() {
 					t.Fatalf("seed %d, operation %d, %s of %s", seed, n, f.op, f.name)

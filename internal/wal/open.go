@@ -20,10 +20,8 @@ func Open(opt Options) (*Log, error) {
 	l := &Log{
 		opt: opt, seed: crc32.Checksum(opt.Identity[:], castagnoli),
 		wake: make(chan struct{}, 1), kick: make(chan struct{}, 1), stop: make(chan struct{}),
-		writerDone: make(chan struct{}), preparerDone: make(chan struct{}), syncerDone: make(chan struct{}),
-		dirty: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		writerDone: make(chan struct{}), preparerDone: make(chan struct{}),
 	}
-	l.later.Store(int64(opt.SyncLater))
 	l.mu.buf = make([]byte, headerBytes, 64<<10)
 	l.mu.marked = true
 	if err := l.open(); err != nil {
@@ -54,8 +52,6 @@ func (o *Options) complete() error {
 		return errors.New("wal: no file system or no directory")
 	case o.SegmentBytes < MinSegmentBytes || o.SegmentBytes%8 != 0:
 		return fmt.Errorf("wal: segments of %d bytes, want a multiple of 8 from %d on", o.SegmentBytes, MinSegmentBytes)
-	case o.SyncLater < 0:
-		return fmt.Errorf("wal: a sync %v later, want at least 0", o.SyncLater)
 	case o.RecordBytes < 0 || o.RecordBytes > MaxRecordBytes:
 		return fmt.Errorf("wal: records of %d bytes, want at most %d", o.RecordBytes, MaxRecordBytes)
 	}
@@ -71,7 +67,7 @@ func (l *Log) open() error {
 	if err != nil {
 		return err
 	}
-	chain, ahead, err := l.chain(found)
+	chain, ahead, short, err := l.chain(found)
 	if err != nil {
 		return err
 	}
@@ -86,7 +82,7 @@ func (l *Log) open() error {
 		return err
 	}
 	// All is checked. From here on files change.
-	return l.adopt(chain, ahead, t)
+	return l.adopt(chain, ahead, short, t)
 }
 
 // list returns the indexes of the files of the log, ascending. It creates the
@@ -163,24 +159,25 @@ func (l *Log) readHeader(name string) (b []byte, size int64, err error) {
 	return b[:n], info.Size(), nil
 }
 
-// chain finds the segments that hold the log, and those that come next. There
-// are none if the log does not exist yet.
-func (l *Log) chain(found []*segment) (chain, ahead []*segment, err error) {
+// chain finds the segments that hold the log, and those that come next; short are files
+// of which the preparer has not made segments. There are none if the log does not exist
+// yet.
+func (l *Log) chain(found []*segment) (chain, ahead, short []*segment, err error) {
 	last := len(found) - 1
 	for last >= 0 && !found[last].begun {
 		last--
 	}
 	if last < 0 {
-		return nil, nil, l.checkFresh(found)
+		return nil, nil, nil, l.checkFresh(found)
 	}
 	first := last
 	for first > 0 && found[first-1].index == found[first].index-1 {
 		s := found[first-1]
 		if !s.begun {
-			return nil, nil, l.corrupt(s.name(), 0, "the header is not valid, and later segments are durable")
+			return nil, nil, nil, l.corrupt(s.name(), 0, "the header is not valid, and later segments are durable")
 		}
 		if s.end() != found[first].start {
-			return nil, nil, l.corrupt(found[first].name(), 40, fmt.Sprintf("it begins at %d, the segment before it ends at %d", found[first].start, s.end()))
+			return nil, nil, nil, l.corrupt(found[first].name(), 40, fmt.Sprintf("it begins at %d, the segment before it ends at %d", found[first].start, s.end()))
 		}
 		first--
 	}
@@ -189,7 +186,7 @@ func (l *Log) chain(found []*segment) (chain, ahead []*segment, err error) {
 	}
 	for i, s := range found[last+1:] { // files are prepared in order
 		if want := found[last].index + uint64(i) + 1; s.index != want {
-			return nil, nil, l.corrupt(segmentName(want), 0, "the file is missing, and "+s.name()+" is there")
+			return nil, nil, nil, l.corrupt(segmentName(want), 0, "the file is missing, and "+s.name()+" is there")
 		}
 	}
 	end := last + 1
@@ -199,7 +196,7 @@ func (l *Log) chain(found []*segment) (chain, ahead []*segment, err error) {
 		s.start = before.end()
 		s.from, s.first = s.start, s.start
 	}
-	return found[first : last+1], found[last+1 : end], nil
+	return found[first : last+1], found[last+1 : end], found[end:], nil
 }
 
 // checkFresh checks that no log was here. What the creation of a log leaves when
@@ -229,8 +226,9 @@ func (l *Log) checkFresh(found []*segment) error {
 
 // tail is the end of the log, and what lies behind it.
 type tail struct {
-	end   LSN
-	stale []LSN // valid frames that were written and not synced
+	end    LSN
+	synced LSN // up to here the frames say that the log was durable; 0: they do not
+	behind LSN // the last valid frame behind the end, which was not synced; 0: there is none
 }
 
 // findEnd finds the end of the log. It is the first position without a valid
@@ -251,7 +249,7 @@ func (l *Log) findEnd(chain, ahead []*segment) (t tail, err error) {
 		if !ok {
 			break
 		}
-		t.end = f.end
+		t.end, t.synced = f.end, max(t.synced, f.durable)
 	}
 	if t.end > last.end() {
 		return t, l.corrupt(last.name(), 64, "the first record begins after the segment")
@@ -266,7 +264,7 @@ func (l *Log) findEnd(chain, ahead []*segment) (t tail, err error) {
 		if f.durable > t.end {
 			return l.tornAfterSync(beyond, t.end, f)
 		}
-		t.stale = append(t.stale, pos)
+		t.behind = pos
 		return nil
 	})
 	return t, err
@@ -327,9 +325,9 @@ func (l *Log) createLog() error {
 	return err
 }
 
-// adopt makes a log of the segments that were checked: it clears what lies
-// behind the end, and opens the files.
-func (l *Log) adopt(chain, ahead []*segment, t tail) error {
+// adopt makes a log of the segments that were checked: it opens the files, and makes
+// durable what the log was found to hold.
+func (l *Log) adopt(chain, ahead, short []*segment, t tail) error {
 	n := len(chain)
 	for n > 1 && chain[n-1].start > t.end {
 		n--
@@ -340,7 +338,8 @@ func (l *Log) adopt(chain, ahead []*segment, t tail) error {
 		return nil
 	}
 	l.cur = chain[n-1]
-	all := append(slices.Clone(chain[n-1:]), ahead...)
+	ahead = append(slices.Clone(chain[n:]), ahead...)
+	all := append([]*segment{l.cur}, ahead...)
 	for _, s := range all {
 		var err error
 		if s.file, err = l.openFile(s.name()); err != nil {
@@ -348,11 +347,11 @@ func (l *Log) adopt(chain, ahead []*segment, t tail) error {
 			return err
 		}
 	}
-	l.mu.prepared = all[1:]
-	if err := l.clear(all, t); err != nil {
+	l.mu.prepared = ahead
+	if err := l.dropAhead(l.fitting(t), short); err != nil {
 		return err
 	}
-	if err := l.dropMisfits(); err != nil {
+	if err := l.renew(t); err != nil {
 		return err
 	}
 	if err := l.reserve(frameSize(l.opt.RecordBytes) + frameBytes); !noSpace(err) {
@@ -361,52 +360,79 @@ func (l *Log) adopt(chain, ahead []*segment, t tail) error {
 	return nil
 }
 
-// clear overwrites the beginnings of frames behind the end, and the headers of
-// segments that were begun there. Otherwise records that were never durable
-// would come back behind new ones. It makes durable what the log was found to
-// hold, since a process that was killed may not have synced it.
-func (l *Log) clear(segments []*segment, t tail) error {
-	// A begun segment implies complete ones before it, so the last is first.
-	for _, s := range slices.Backward(segments) {
-		for _, pos := range t.stale {
-			from, to := max(pos, s.start), min(pos+frameBytes, s.end())
-			if from >= to {
-				continue
-			}
-			if err := writeAt(s.file, zeros[:to-from], s.offset(from)); err != nil {
-				return err
-			}
-		}
-		if s.begun && s.start > t.end {
-			if err := writeAt(s.file, zeros[:headerBytes], 0); err != nil {
-				return err
-			}
-			s.begun = false
-			s.from, s.first = s.start, s.start
-		}
-		if err := s.file.Sync(); err != nil {
-			return err
-		}
+// fitting returns how many of the prepared segments can be used: those of the size that
+// new ones have, and none if one of them has been written, or may have been.
+func (l *Log) fitting(t tail) int {
+	begun := func(s *segment) bool { return s.begun }
+	if t.behind >= l.cur.end() || slices.ContainsFunc(l.mu.prepared, begun) {
+		return 0
 	}
-	return l.syncDir(l.opt.Dir)
+	n := slices.IndexFunc(l.mu.prepared, func(s *segment) bool { return s.size != l.opt.SegmentBytes })
+	if n < 0 {
+		return len(l.mu.prepared)
+	}
+	return n
 }
 
-// dropMisfits removes prepared segments of another size than new ones have, and
-// those after them.
-func (l *Log) dropMisfits() error {
-	n := 0
-	for n < len(l.mu.prepared) && l.mu.prepared[n].size == l.opt.SegmentBytes {
-		l.mu.limit = l.mu.prepared[n].end()
-		n++
+// dropAhead removes all prepared segments but the first keep, and what is short behind
+// them. Frames in them are not overwritten: if the sync of that failed, the frames might
+// be on the disk and no longer be read, and the next Open would not know of them.
+func (l *Log) dropAhead(keep int, short []*segment) error {
+	drop := slices.Clone(l.mu.prepared[keep:])
+	if len(drop) == 0 {
+		return nil
 	}
-	drop := l.mu.prepared[n:]
-	l.mu.prepared = l.mu.prepared[:n]
-	for _, s := range slices.Backward(drop) { // no gap may arise, after a crash either
-		file := s.file
-		s.file = nil
-		if err := errors.Join(file.Close(), l.remove([]string{s.name()})); err != nil {
+	for _, s := range slices.Backward(append(drop, short...)) { // no gap may arise, after a crash either
+		var err error
+		if s.file != nil {
+			l.mu.prepared = l.mu.prepared[:len(l.mu.prepared)-1]
+			err = s.file.Close()
+			s.file = nil
+		}
+		if err := errors.Join(err, l.remove([]string{s.name()})); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// renewBytes is how much renew writes at once.
+const renewBytes = 1 << 20
+
+// renew makes durable what the log was found to hold, and clears the rest of its last
+// segment. Otherwise records that were never durable would come back behind new ones.
+//
+// A process before this one may have written and not synced, and a sync of it may have
+// failed. After that the kernel may keep pages that it takes for clean: they are read as
+// they were written, the disk has something else, and no sync changes that. So renew
+// writes all that is not known to be synced, even where nothing changes. That includes
+// what is behind the end, which may look cleared because an earlier renew has failed.
+func (l *Log) renew(t tail) error {
+	s := l.cur
+	from, end := int64(0), s.offset(t.end) // with the header
+	if t.synced > s.start {
+		from = s.offset(t.synced)
+	}
+	b := make([]byte, min(s.size-from, renewBytes))
+	for at := from; at < s.size; at += int64(len(b)) {
+		b = b[:min(int64(len(b)), s.size-at)]
+		have := min(max(end-at, 0), int64(len(b)))
+		if n, err := s.file.ReadAt(b[:have], at); int64(n) < have {
+			return fmt.Errorf("wal: read %s: %w", s.name(), err)
+		}
+		clear(b[have:])
+		if err := writeAt(s.file, b, at); err != nil {
+			return err
+		}
+	}
+	for _, s := range append(slices.Clone(l.mu.prepared), s) {
+		if err := s.file.Sync(); err != nil {
+			return err
+		}
+	}
+	l.mu.limit = s.end()
+	if n := len(l.mu.prepared); n > 0 {
+		l.mu.limit = l.mu.prepared[n-1].end()
+	}
+	return l.syncDir(l.opt.Dir)
 }

@@ -4,11 +4,6 @@
 // meanwhile goes into the next write. A record is durable once Durable has
 // reached its end.
 //
-// Released is the position up to which records may be acknowledged. It is Durable,
-// unless the log syncs later: then a record is released when it is written, and
-// survives the process but not the machine. Another goroutine syncs what is written,
-// after a bounded time. Whatever needs an order on the disk must use Durable.
-//
 // The log is a sequence of bytes that is cut into segments, one file each. The
 // segments that come next are prepared ahead: created, filled with zeros or
 // taken from those that Cut gave up, and entered durably in the directory. What
@@ -122,11 +117,8 @@ type Options struct {
 	// ReadOnly opens a log to be replayed. Nothing is changed, and Start must not
 	// be called.
 	ReadOnly bool
-	// SyncLater, if it is not 0, releases records when they are written, and bounds the
-	// time until they are synced.
-	SyncLater time.Duration
-	// Released is called by the writer when more is released, with ascending
-	// positions. It must not call Close. It may be nil.
+	// Released is called by the writer when more is durable, with ascending positions:
+	// what waits for them may go. It must not call Close. It may be nil.
 	Released func(LSN)
 	// Failed is called once if the log fails. It must not call Close. It may be
 	// nil.
@@ -143,7 +135,7 @@ type Record struct {
 type Stats struct {
 	Bytes    uint64 // appended, frames included
 	Records  uint64
-	Groups   uint64 // written and released, marks excluded
+	Groups   uint64 // written and synced, marks excluded
 	Syncs    uint64 // of records
 	SyncTime time.Duration
 	// GroupRecords counts groups by their records: element i those of 2^i to
@@ -164,19 +156,15 @@ type Log struct {
 	opt  Options
 	seed uint32 // of checksums
 
-	durable, released atomic.Uint64
-	since, sinceSync  atomic.Int64  // when the writer, or the syncer, began with what it does, Unix nanoseconds; 0: nothing
-	later             atomic.Int64  // Options.SyncLater
-	wake              chan struct{} // of the writer, when the buffer is no longer empty
-	kick              chan struct{} // of the preparer
-	dirty, hurry      chan struct{} // of the syncer: something is written; somebody waits for the sync
-	stop              chan struct{} // closed by Close, when the writer has ended
+	durable atomic.Uint64
+	since   atomic.Int64  // when the writer began with what it does, Unix nanoseconds; 0: nothing
+	wake    chan struct{} // of the writer, when the buffer is no longer empty
+	kick    chan struct{} // of the preparer
+	stop    chan struct{} // closed by Close, when the writer has ended
 
 	writerDone, preparerDone chan struct{}
-	syncerDone               chan struct{}
 
-	syncing sync.Mutex // before mu: held by a sync of what is written
-	cur     *segment   // the writer's, which changes it with syncing
+	cur *segment // the writer's
 
 	mu struct {
 		sync.Mutex
@@ -188,12 +176,11 @@ type Log struct {
 		aside    LSN // of the reserved room: set aside
 		closed   bool
 		started  bool
-		syncer   bool          // its goroutine was started
 		marked   bool          // the last frame is a mark
 		failed   error         // wraps ErrFailed
 		noSpace  error         // wraps ErrNoSpace: the last attempt to prepare
 		room     chan struct{} // closed after the next attempt to prepare; nil if nobody waits
-		synced   chan struct{} // closed when more is released or durable; nil if nobody waits
+		synced   chan struct{} // closed when more is durable; nil if nobody waits
 		segments []*segment    // that hold the log, oldest first; the last is cur
 		prepared []*segment
 		spare    []*segment // given up, oldest first
@@ -212,13 +199,10 @@ func (l *Log) First() LSN {
 	return l.mu.segments[0].first
 }
 
-// Stalled returns for how long the present write, with its sync, or the present later
-// sync has been under way, 0 if there is none. After an error it goes on to grow.
+// Stalled returns for how long the present write, with its sync, has been under way, 0
+// if there is none. After an error it goes on to grow.
 func (l *Log) Stalled() time.Duration {
-	since, sync := l.since.Load(), l.sinceSync.Load()
-	if since == 0 || sync != 0 && sync < since {
-		since = sync
-	}
+	since := l.since.Load()
 	if since == 0 {
 		return 0
 	}
@@ -227,10 +211,6 @@ func (l *Log) Stalled() time.Duration {
 
 // Durable returns the position up to which the log is durable.
 func (l *Log) Durable() LSN { return LSN(l.durable.Load()) }
-
-// Released returns the position up to which the log is durable, or only written if it
-// syncs later. It is never before Durable.
-func (l *Log) Released() LSN { return LSN(max(l.released.Load(), l.durable.Load())) }
 
 // End returns the end of the last record.
 func (l *Log) End() LSN {
@@ -255,7 +235,6 @@ func (l *Log) Start() {
 		return
 	}
 	l.mu.started, l.mu.last = true, l.mu.end
-	l.startSyncer()
 	l.mu.Unlock()
 	go l.write()
 	go l.prepare()
@@ -414,25 +393,9 @@ func poke(c chan struct{}) {
 }
 
 // Wait returns once the log is durable up to a position, or with an error if that will
-// not happen. If the log syncs later, Wait makes it sync at once.
+// not happen.
 func (l *Log) Wait(ctx context.Context, pos LSN) error {
-	return l.await(ctx, pos, func() LSN {
-		durable := l.Durable()
-		if durable < pos && l.Released() > durable {
-			poke(l.hurry)
-		}
-		return durable
-	})
-}
-
-// WaitReleased is Wait until the log is released up to a position.
-func (l *Log) WaitReleased(ctx context.Context, pos LSN) error {
-	return l.await(ctx, pos, l.Released)
-}
-
-// await waits until reached returns the position or a later one.
-func (l *Log) await(ctx context.Context, pos LSN, reached func() LSN) error {
-	for reached() < pos {
+	for l.Durable() < pos {
 		l.mu.Lock()
 		failed, over := l.mu.failed, l.mu.closed && pos > l.mu.end
 		if l.mu.synced == nil {
@@ -441,7 +404,7 @@ func (l *Log) await(ctx context.Context, pos LSN, reached func() LSN) error {
 		synced := l.mu.synced
 		l.mu.Unlock()
 		switch {
-		case reached() >= pos:
+		case l.Durable() >= pos:
 			return nil
 		case failed != nil:
 			return failed
@@ -512,7 +475,7 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// countGroup counts a group that is released. l.mu is held.
+// countGroup counts a group that is durable. l.mu is held.
 func (s *Stats) countGroup(records int) {
 	if records > 0 {
 		s.Groups++
@@ -538,11 +501,6 @@ func (l *Log) Close() error {
 		<-l.preparerDone
 	}
 	l.mu.Lock()
-	if syncer := l.mu.syncer; syncer {
-		l.mu.Unlock()
-		<-l.syncerDone
-		l.mu.Lock()
-	}
 	defer l.mu.Unlock()
 	l.notify()
 	err := l.mu.failed

@@ -54,7 +54,6 @@ func TestAgainstModel(t *testing.T) {
 		c := &crasher{t: t, seed: seed}
 		for life := range 4 {
 			opt := options(rnd, mem)
-			opt.SyncLater = []time.Duration{0, 100 * time.Microsecond, time.Hour}[rnd.IntN(3)]
 			var last LSN
 			opt.Released = func(pos LSN) {
 				if pos <= last {

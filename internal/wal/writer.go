@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// group is what one turn of the writer releases.
+// group is what one turn of the writer makes durable.
 type group struct {
 	buf        []byte // after headerBytes of slack
 	start, end LSN
 	records    int
-	later      bool // it is synced later
 }
 
 // write is the writer's goroutine. It ends when the log is closed and
@@ -42,27 +41,17 @@ func (l *Log) write() {
 	}
 }
 
-// release records that a group is written, and durable unless it is synced later. It
-// reports whether the log goes on: after a sync that has failed nobody knows what the
-// disk will have of this group.
+// release records that a group is durable. It reports whether the log goes on.
 func (l *Log) release(g *group) bool {
-	if !g.later {
-		l.syncing.Lock()
-		l.durable.Store(max(l.durable.Load(), uint64(g.end)))
-		l.syncing.Unlock()
-	}
+	l.durable.Store(uint64(g.end))
 	l.mu.Lock()
 	if l.mu.failed != nil {
 		l.mu.Unlock()
 		return false
 	}
-	l.released.Store(uint64(g.end))
 	l.mu.stats.countGroup(g.records)
 	l.notify()
 	l.mu.Unlock()
-	if g.later {
-		poke(l.dirty)
-	}
 	if l.opt.Released != nil {
 		l.opt.Released(g.end)
 	}
@@ -74,13 +63,6 @@ func (l *Log) release(g *group) bool {
 func (l *Log) take(next []byte, timer *time.Timer) (group, bool) {
 	for {
 		l.mu.Lock()
-		if l.mu.closed && l.mu.failed == nil && len(l.mu.buf) == headerBytes && l.Durable() < l.mu.end {
-			l.mu.Unlock()
-			if err := l.syncWritten(); err != nil {
-				l.fail(err)
-			}
-			continue
-		}
 		if len(l.mu.buf) == headerBytes && l.mu.closed {
 			l.addMark()
 		}
@@ -91,7 +73,6 @@ func (l *Log) take(next []byte, timer *time.Timer) (group, bool) {
 		if len(l.mu.buf) > headerBytes {
 			g := group{buf: l.mu.buf, end: l.mu.end, records: l.mu.records}
 			g.start = g.end - LSN(len(g.buf)-headerBytes)
-			g.later = l.later.Load() != 0
 			l.mu.buf, l.mu.records = next, 0
 			l.mu.Unlock()
 			return g, true
@@ -127,13 +108,13 @@ func (l *Log) addMark() {
 // errRoom cannot happen: Append accepts nothing beyond the prepared segments.
 var errRoom = errors.New("no segment was prepared for an accepted record")
 
-// writeGroup writes a group and syncs it, unless that comes later. What belongs to one
-// segment is durable before the next segment is begun.
+// writeGroup writes a group and syncs it. What belongs to one segment is durable before
+// the next segment is begun.
 func (l *Log) writeGroup(g *group) error {
 	seal(g.buf[headerBytes:], l.seed, l.Durable())
 	for pos := g.start; pos < g.end; {
 		if pos == l.cur.end() {
-			if err := l.advance(g); err != nil {
+			if err := l.advance(); err != nil {
 				return err
 			}
 		}
@@ -149,10 +130,8 @@ func (l *Log) writeGroup(g *group) error {
 		if err != nil {
 			return err
 		}
-		if !g.later {
-			if err := l.syncData(s); err != nil {
-				return err
-			}
+		if err := l.syncData(s); err != nil {
+			return err
 		}
 		pos = to
 	}
@@ -184,16 +163,8 @@ func (l *Log) syncData(s *segment) error {
 	return err
 }
 
-// advance makes the next prepared segment the current one, when the last one is durable.
-func (l *Log) advance(g *group) error {
-	l.syncing.Lock()
-	defer l.syncing.Unlock()
-	if g.later || l.durable.Load() < l.released.Load() {
-		if err := l.syncData(l.cur); err != nil {
-			return err
-		}
-		l.durable.Store(max(l.durable.Load(), l.released.Load())) // the group under way is not whole
-	}
+// advance makes the next prepared segment the current one. The last one is durable.
+func (l *Log) advance() error {
 	l.mu.Lock()
 	if len(l.mu.prepared) == 0 {
 		l.mu.Unlock()

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+
 	"drtmx/internal/block"
 	"drtmx/internal/clock"
 	"drtmx/internal/twophase"
@@ -15,6 +17,7 @@ const (
 	flagParties = 2
 	flagGone    = 4
 	flagNames   = 8
+	flagSame    = 16 // with flagParties: they and the agent are those of the message before
 )
 
 const (
@@ -65,16 +68,22 @@ func (d *Decoder) numbers() (all []uint64) {
 	return all
 }
 
-// AppendMessages appends messages of the commit protocol.
+// AppendMessages appends messages of the commit protocol. The parties of a transaction
+// are there once, not in the message to each of them: with hundreds, the messages
+// would not fit a request.
 func AppendMessages(b []byte, ms []twophase.Message) []byte {
 	b = le.AppendUint32(b, uint32(len(ms)))
 	for i := range ms {
-		b = appendMessage(b, &ms[i])
+		b = appendMessage(b, &ms[i], i > 0 && sameParties(&ms[i], &ms[i-1]))
 	}
 	return b
 }
 
-func appendMessage(b []byte, m *twophase.Message) []byte {
+func sameParties(m, before *twophase.Message) bool {
+	return len(m.Parties) > 0 && m.Agent == before.Agent && slices.Equal(m.Parties, before.Parties)
+}
+
+func appendMessage(b []byte, m *twophase.Message, same bool) []byte {
 	b = appendParty(appendParty(append(b, byte(m.Kind)), m.From), m.To)
 	b = le.AppendUint64(appendParty(b, m.ID.Coordinator), m.ID.Seq)
 	flags := byte(0)
@@ -84,6 +93,9 @@ func appendMessage(b []byte, m *twophase.Message) []byte {
 	if len(m.Parties) > 0 {
 		flags |= flagParties
 	}
+	if same {
+		flags |= flagSame
+	}
 	if len(m.Gone) > 0 {
 		flags |= flagGone
 	}
@@ -92,7 +104,7 @@ func appendMessage(b []byte, m *twophase.Message) []byte {
 	}
 	b = append(b, flags, byte(m.Ballot), byte(m.Known))
 	b = le.AppendUint64(le.AppendUint64(b, m.Watermark), m.Heard)
-	if flags&flagParties != 0 {
+	if flags&(flagParties|flagSame) == flagParties {
 		b = appendParty(appendParties(b, m.Parties), m.Agent)
 	}
 	if flags&flagGone != 0 {
@@ -122,7 +134,8 @@ func hasTick(k twophase.Kind) bool {
 	return false
 }
 
-// Messages decodes the output of AppendMessages. It reuses the memory of dst.
+// Messages decodes the output of AppendMessages. It reuses the memory of dst. Messages
+// with the same parties share the memory of these.
 func (d *Decoder) Messages(dst []twophase.Message) []twophase.Message {
 	dst = dst[:0]
 	for range d.Count(MaxMessages, messageBytesMin) {
@@ -133,7 +146,14 @@ func (d *Decoder) Messages(dst []twophase.Message) []twophase.Message {
 		m.Ballot, m.Known = twophase.Ballot(d.U8()), twophase.Knowledge(d.U8())
 		m.Watermark, m.Heard = d.U64(), d.U64()
 		m.Commit = flags&flagCommit != 0
-		if flags&flagParties != 0 {
+		switch last := len(dst) - 1; {
+		case flags&flagSame != 0:
+			if flags&flagParties == 0 || last < 0 || len(dst[last].Parties) == 0 {
+				d.bad = true
+				break
+			}
+			m.Parties, m.Agent = dst[last].Parties, dst[last].Agent
+		case flags&flagParties != 0:
 			m.Parties, m.Agent = d.parties(), d.party()
 		}
 		if flags&flagGone != 0 {
@@ -148,7 +168,7 @@ func (d *Decoder) Messages(dst []twophase.Message) []twophase.Message {
 		if m.Kind == twophase.Answer {
 			m.Closed = int(d.U16())
 		}
-		if d.bad = d.bad || flags > flagCommit|flagParties|flagGone|flagNames || m.Kind < twophase.Prepare || m.Kind > twophase.Noted ||
+		if d.bad = d.bad || flags > flagCommit|flagParties|flagGone|flagNames|flagSame || m.Kind < twophase.Prepare || m.Kind > twophase.Noted ||
 			m.Ballot > twophase.Yes || m.Known > twophase.Aborted || m.Tick > block.MaxTick; d.bad {
 			return dst[:0]
 		}

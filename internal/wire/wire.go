@@ -18,7 +18,7 @@ import (
 
 // Version is checked at Hello; both sides must use the same version of the
 // protocol, and of the memory that clients READ.
-const Version = 27
+const Version = 28
 
 // Op is the first byte of a request.
 type Op uint8

@@ -224,6 +224,37 @@ func TestCallTimes(t *testing.T) {
 	}
 }
 
+// TestPartiesAreThereOnce: messages of one transaction to many partitions name its
+// parties once, also if other messages are between them.
+func TestPartiesAreThereOnce(t *testing.T) {
+	const parties = 512
+	var all []twophase.Party
+	for p := range placement.Partition(parties) {
+		all = append(all, twophase.Party{Partition: p, Incarnation: 7})
+	}
+	id := twophase.ID{Coordinator: all[0], Seq: 5}
+	var ms []twophase.Message
+	for _, p := range all {
+		ms = append(ms, twophase.Message{Kind: twophase.Prepare, From: all[0], To: p, ID: id, Parties: all, Agent: all[1]})
+	}
+	ms[7].Parties = all[:9]                                                             // of another transaction
+	ms[20].Agent = all[2]                                                               // likewise
+	ms[30] = twophase.Message{Kind: twophase.Noted, From: all[0], To: all[1], Named: 3} // without parties
+	b := AppendMessages([]byte{byte(OpPrepare)}, ms)
+	if most := 6*parties*partyBytes + parties*(messageBytesMin+partyBytes); len(b) > most {
+		t.Errorf("%d messages have %d bytes, want at most %d", len(ms), len(b), most)
+	}
+	d := NewDecoder(b[1:])
+	if got := d.Messages(nil); d.End() != nil || !reflect.DeepEqual(got, ms) {
+		t.Error("the messages are others when they are decoded")
+	}
+	first := AppendMessages([]byte{byte(OpPrepare)}, ms[:1])
+	first[1+4+1+3*partyBytes+8] |= flagSame
+	if d := NewDecoder(first[1:]); len(d.Messages(nil)) > 0 || d.End() == nil {
+		t.Error("the first message has the parties of the one before")
+	}
+}
+
 func FuzzDecoders(f *testing.F) {
 	c := Commit{ID: ID{1, 2}, Age: 17}
 	p := c.NextPart(3)
@@ -242,6 +273,7 @@ func FuzzDecoders(f *testing.F) {
 	id := twophase.ID{Coordinator: p1, Seq: 5}
 	f.Add(AppendMessages([]byte{0}, []twophase.Message{
 		{Kind: twophase.Prepare, From: p1, To: p2, ID: id, Parties: []twophase.Party{p1, p2}, Agent: p2, Watermark: 3, Heard: 4},
+		{Kind: twophase.Prepare, From: p1, To: p1, ID: id, Parties: []twophase.Party{p1, p2}, Agent: p2, Watermark: 3, Heard: 4},
 		{Kind: twophase.Ask, From: p2, To: p1, ID: id, Gone: []twophase.Party{{Partition: 3, Incarnation: 1}}},
 		{Kind: twophase.Answer, From: p1, To: p2, ID: id, Known: twophase.InDoubt, Closed: 1},
 		{Kind: twophase.Settled, From: p1, To: p2, Watermark: 3, Named: 9, Open: []uint64{3, 7}},

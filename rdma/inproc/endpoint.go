@@ -105,7 +105,9 @@ func (e *endpoint) stop() {
 
 // Grant implements rdma.Endpoint.
 func (e *endpoint) Grant(peer rdma.PeerID, k rdma.RKey, a rdma.Access) error {
-	c := e.connOf(peer)
+	e.mu.Lock() // a connection that is found has not ended yet, so OnDisconnect comes later
+	defer e.mu.Unlock()
+	c := e.find(peer)
 	if err := e.CheckGrant(peer, c != nil, c != nil && c.reads, k); err != nil {
 		return err
 	}
@@ -131,6 +133,11 @@ func (e *endpoint) Revoke(peer rdma.PeerID) {
 func (e *endpoint) connOf(peer rdma.PeerID) *conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.find(peer)
+}
+
+// find is connOf for a caller that holds the lock.
+func (e *endpoint) find(peer rdma.PeerID) *conn {
 	for c := range e.mu.conns {
 		if c.peer == peer {
 			return c

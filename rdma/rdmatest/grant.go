@@ -15,6 +15,7 @@ import (
 var grantCases = []Case{
 	{"GrantIsForOnePeer", caseGrantOne},
 	{"GrantOfNothing", caseGrantNothing},
+	{"NoGrantAfterDisconnect", caseGrantGone},
 	{"RevokeEndsThePeer", caseRevoke},
 	{"RevokeOfManyWrites", caseRevokeLarge},
 	{"RevokeOfGonePeer", caseRevokeGone},
@@ -124,6 +125,52 @@ func caseGrantNothing(r *rig) {
 			r.Fatalf("grant to a peer that left: %v; want ErrPeerDown", err)
 		}
 		return err != nil
+	})
+}
+
+// caseGrantGone: what OnDisconnect takes back is granted no more: Grant fails once OnDisconnect has
+// been called for the peer, and so it does in OnDisconnect.
+func caseGrantGone(r *rig) {
+	r.needs(writes)
+	var lastGone atomic.Uint64 // the last peer that was reported gone
+	inside := make(chan error, 1)
+	var e rdma.Endpoint
+	var k rdma.RKey
+	e = r.listen(rdma.ListenOptions{OnDisconnect: func(p rdma.PeerID) {
+		lastGone.Store(uint64(p))
+		inside <- e.Grant(p, k, writes)
+	}})
+	k = r.register(e, r.region(1), rdma.AccessRead)
+	r.check(e.Serve(whoAmI))
+	stays := r.dial(e)
+	r.rounds(20, func() {
+		c, err := r.dialer().Dial(r.ctx, e.Addr())
+		r.check(err)
+		peer := r.peerOf(c)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				gone := lastGone.Load() == uint64(peer)
+				err := e.Grant(peer, k, writes)
+				if err == nil && gone {
+					r.Errorf("a grant to peer %d after its disconnect was reported", peer)
+				}
+				if err != nil && !errors.Is(err, rdma.ErrPeerDown) {
+					r.Errorf("a grant to a peer that leaves: %v; want ErrPeerDown", err)
+				}
+				if err != nil || gone {
+					return
+				}
+				runtime.Gosched()
+			}
+		})
+		rest(r.rng)
+		r.check(c.Close())
+		if err := receive(r, "the disconnect is reported", inside); !errors.Is(err, rdma.ErrPeerDown) {
+			r.Errorf("a grant in OnDisconnect: %v; want ErrPeerDown", err)
+		}
+		wg.Wait()
+		r.check(e.Grant(r.peerOf(stays), k, writes)) // others go on
 	})
 }
 

@@ -169,6 +169,14 @@ func goneTwice(t testing.TB) rdmatest.Fixture {
 	})(t)
 }
 
+// grantsAnybody is an endpoint that says of every grant that it holds.
+type grantsAnybody struct{ rdma.Endpoint }
+
+func (e grantsAnybody) Grant(p rdma.PeerID, k rdma.RKey, a rdma.Access) error {
+	_ = e.Endpoint.Grant(p, k, a)
+	return nil
+}
+
 // redialer makes connections that silently reconnect when their peer is gone,
 // to any server that now listens there.
 type redialer struct{ rdma.Provider }
@@ -397,6 +405,12 @@ var lies = []lie{
 	},
 	{"GoneTwice", "ClientLeavesAtEveryStep", false, goneTwice},
 	{"Redials", "GrantsDieWithTheirServer", false, redials},
+	{
+		"GrantsAnybody", "NoGrantAfterDisconnect", false,
+		decorated(inproc.Options{}, func(d *rdmatest.Decorator) {
+			d.OnListen = func(e rdma.Endpoint) rdma.Endpoint { return grantsAnybody{e} }
+		}),
+	},
 	{
 		"LeaksGoroutine", "DialToNobody", false,
 		decorated(inproc.Options{}, func(d *rdmatest.Decorator) {

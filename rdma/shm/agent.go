@@ -108,7 +108,13 @@ func (c *serverConn) target(v *verb) (mem.Span, rdma.Status) {
 // Grant implements rdma.Endpoint.
 func (e *endpoint) Grant(peer rdma.PeerID, k rdma.RKey, a rdma.Access) error {
 	c := e.connOf(peer)
-	if err := e.CheckGrant(peer, c != nil, c != nil && c.link.who.MayRead(), k); err != nil {
+	up := false
+	if c != nil {
+		c.mu.Lock() // it has not ended yet, so OnDisconnect comes later
+		defer c.mu.Unlock()
+		up = !c.ended
+	}
+	if err := e.CheckGrant(peer, up, up && c.link.who.MayRead(), k); err != nil {
 		return err
 	}
 	c.agent.extra.Add(k, a)

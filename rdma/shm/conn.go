@@ -286,6 +286,9 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 	}
 	resp = slices.Grow(resp[:0], int(n))[:n]
 	c.response.body().CopyBytesOut(resp)
+	if c.link.left.Load() {
+		return resp[:0], c.err() // the server may have cleared what was being copied
+	}
 	c.ctr.Add(&rdma.Counters{RPCs: 1, RPCBytes: c.reqBytes + n})
 	if max(c.reqBytes, n) > provide.KeepBytes {
 		c.idle.Used(c.giveBack)

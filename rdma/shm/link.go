@@ -176,6 +176,7 @@ type link struct {
 	refs    int // guarded by p.mu
 	sock    socket
 	dead    atomic.Bool // the peer is gone
+	left    atomic.Bool // see leave
 	done    chan struct{}
 
 	seg       *mem.Control
@@ -406,7 +407,7 @@ func (l *link) receive() {
 		m, files, err := l.sock.receive(true)
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-				l.sock.Close()
+				l.leave()
 			}
 			break
 		}
@@ -436,6 +437,13 @@ func (l *link) receive() {
 			l.p.hub.nudge(c)
 		}
 	}
+}
+
+// leave closes the socket, upon which the server clears the segment. Connections may be
+// reading responses there: each looks at left when it has copied one.
+func (l *link) leave() {
+	l.left.Store(true) // first
+	l.sock.Close()
 }
 
 // answer delivers m to the waiting caller, if it is still waiting.
@@ -472,7 +480,7 @@ func (l *link) request(ctx context.Context, m message) (message, error) {
 	m.id = l.lastID
 	if err := l.sock.send(&m); err != nil {
 		l.dead.Store(true)
-		l.sock.Close() // receive ends
+		l.leave() // receive ends
 		return message{}, l.downError()
 	}
 	for {
@@ -556,7 +564,7 @@ func (l *link) fetch(ctx context.Context, wr *rdma.WR) error {
 
 // close ends a link that no connection uses.
 func (l *link) close() {
-	l.sock.Close()
+	l.leave()
 	<-l.done
 	l.closeBells()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -27,7 +28,7 @@ type serverLink struct {
 	bells     []*doorFD    // an eventfd in the epoll set of each poller
 	who       rdma.Identity
 	unwoken   atomic.Uint32 // replies since the endpoint was corked
-	hungUp    bool          // the client closed the socket: it no longer looks at the segment
+	hungUp    bool          // the client closed the socket: it no longer relies on the segment
 }
 
 // newServerLink makes the segment for a client that has sent its page.
@@ -171,7 +172,7 @@ func (l *serverLink) end() {
 	}
 	l.detach()
 	if l.hungUp {
-		// Otherwise the client may still be reading a response.
+		// Otherwise the client may still be reading a response; see link.leave.
 		l.seg.Discard(0, linkBytes)
 	}
 	l.seg.CloseFile()
@@ -292,6 +293,7 @@ func (l *serverLink) wake() {
 		return // Uncork, which is yet to come, sees the reply
 	}
 	wakeClient(l.peerSleep)
+	runtime.KeepAlive(l) // and the page, if the link ends meanwhile
 }
 
 // violate ends only the connection whose client broke the protocol. Its slot

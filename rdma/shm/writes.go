@@ -170,6 +170,9 @@ func (c *conn) takeResults() {
 		case wr.Status == rdma.StatusPending:
 			wr.Status = rdma.StatusPeerDown // not a server of ours
 		}
+		if c.link.left.Load() {
+			wr.Status = rdma.StatusPeerDown // the server may have cleared the result
+		}
 		n.Count(wr)
 	}
 	c.ctr.Add(&n)

@@ -86,6 +86,28 @@ func mustServe(t testing.TB, c rdma.Conn, k rdma.RKey) {
 	}
 }
 
+// TestNoGrantToAnEndedConnection: a connection that has ended is granted nothing, although the
+// endpoint may still list it when its disconnect is reported.
+func TestNoGrantToAnEndedConnection(t *testing.T) {
+	p := newProvider(t, Options{})
+	e, _, k := listen(t, p, "", rdma.AccessRead)
+	mustServe(t, dial(t, p, e), k)
+	e.mu.Lock()
+	var c *serverConn
+	for _, c = range e.mu.conns {
+	}
+	e.mu.Unlock()
+	if err := e.Grant(c.peer, k, rdma.AccessWrite); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.mu.ended = true // as end does before it reports the disconnect
+	c.mu.Unlock()
+	if err := e.Grant(c.peer, k, rdma.AccessWrite); !errors.Is(err, rdma.ErrPeerDown) {
+		t.Errorf("grant to a connection that has ended: %v, want ErrPeerDown", err)
+	}
+}
+
 // TestVerbsOutsideAGrant has a client show capabilities that are not its own,
 // and its own for what they do not cover.
 func TestVerbsOutsideAGrant(t *testing.T) {

@@ -93,7 +93,13 @@ func (p *Provider) mayTalk(a net.Addr) error {
 // Grant implements rdma.Endpoint.
 func (e *endpoint) Grant(peer rdma.PeerID, k rdma.RKey, a rdma.Access) error {
 	c := e.connOf(peer)
-	if err := e.CheckGrant(peer, c != nil, c != nil && a&^c.rights == 0, k); err != nil {
+	up := false
+	if c != nil {
+		c.mu.Lock() // it has not ended yet, so OnDisconnect comes later
+		defer c.mu.Unlock()
+		up = !c.mu.ended
+	}
+	if err := e.CheckGrant(peer, up, up && a&^c.rights == 0, k); err != nil {
 		return err
 	}
 	c.extra.Add(k, a)

@@ -205,6 +205,9 @@ func (c *serverConn) end(err error) {
 	if errors.Is(err, errFrame) || errors.Is(err, errTwoCalls) {
 		c.e.Refuse(refusedProtocol)
 	}
+	if c.out.t.overrun() {
+		c.e.Refuse(refusedStalled)
+	}
 	c.conn.Close()
 	c.out.fail(rdma.ErrPeerDown)
 	c.out.join()
@@ -218,7 +221,7 @@ func (c *serverConn) end(err error) {
 
 // abort makes the agent end: the outbox could not send.
 func (c *serverConn) abort(err error) {
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, errNotRead) { // end counts errNotRead
 		c.e.Refuse(refusedStalled)
 	}
 	c.out.t.Close()

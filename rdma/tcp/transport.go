@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -9,25 +10,38 @@ import (
 	"time"
 
 	"drtmx/internal/mem"
+	"drtmx/rdma"
 	"drtmx/rdma/internal/provide"
 )
+
+// keptBytesMax bounds what a transport keeps: the largest frame in records of TLS,
+// of which the shortest have 1 KiB and 22 bytes of overhead, and room for what TLS
+// writes by itself.
+const keptBytesMax = rdma.MaxMessageBytes + rdma.MaxMessageBytes/32 + 64<<10
+
+// errNotRead reports a peer that does not read and makes TLS write.
+var errNotRead = fmt.Errorf("tcp: the peer does not read: %w", os.ErrDeadlineExceeded)
 
 // transport is a socket whose Write never waits for the peer: drain sends later
 // what the kernel does not accept at once. TLS uses it too, so that the same
 // holds for encrypted connections. The caller drains the rest before it writes
-// again, which bounds the rest to one write.
+// again, which bounds the rest to one write. TLS also writes while it reads: it
+// answers each KeyUpdate that requests an update. Nobody drains these answers
+// before the next write, and they may come while another goroutine drains. So they
+// go behind what is kept or being drained, and a connection ends at keptBytesMax.
 type transport struct {
 	net.Conn
 	raw   syscall.RawConn
 	stall time.Duration  // longest wait of drain
 	guest *provide.Guest // until something was read
 
-	mu     sync.Mutex // TLS writes alerts of its own accord
-	p      []byte     // try's argument, and what it leaves
-	err    error      // of try
-	try    func(fd uintptr) bool
-	kept   []byte
-	broken bool
+	mu       sync.Mutex // TLS writes alerts, and answers to KeyUpdates, by itself
+	p        []byte     // try's argument, and what it leaves
+	err      error      // of try
+	try      func(fd uintptr) bool
+	kept     []byte
+	draining bool  // drain sends what comes before kept
+	broken   error // what ended the connection
 }
 
 func newTransport(c *net.TCPConn, stall time.Duration) (*transport, error) {
@@ -71,10 +85,15 @@ func (t *transport) tryWrite(fd uintptr) bool {
 func (t *transport) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.broken {
-		return 0, os.ErrDeadlineExceeded
+	if t.broken != nil {
+		return 0, t.broken
 	}
-	if len(t.kept) > 0 {
+	if t.draining || len(t.kept) > 0 {
+		if len(t.kept)+len(p) > keptBytesMax {
+			t.kept, t.broken = nil, errNotRead
+			_ = t.Close() // so that the reader, which may be the writer, ends
+			return 0, t.broken
+		}
 		t.kept = append(t.kept, p...)
 		return len(p), nil
 	}
@@ -97,23 +116,37 @@ func (t *transport) left() bool {
 }
 
 // drain waits until the kernel has accepted everything, at most stall for each
-// piece of it.
+// piece of it. Only one goroutine drains at a time.
 func (t *transport) drain() error {
 	for {
 		t.mu.Lock()
 		b := t.kept
 		t.kept = nil
+		t.draining = len(b) > 0
+		err := t.broken
 		t.mu.Unlock()
-		if len(b) == 0 {
-			return nil
+		if err != nil || len(b) == 0 {
+			return err
 		}
 		if err := t.drainBytes(b); err != nil {
 			t.mu.Lock()
-			t.broken = true
-			t.mu.Unlock()
-			return err
+			defer t.mu.Unlock()
+			t.draining = false
+			if t.broken == nil {
+				t.broken = os.ErrDeadlineExceeded
+				return err
+			}
+			return t.broken
 		}
 	}
+}
+
+// overrun reports whether the connection ended because the peer did not read what
+// TLS wrote by itself.
+func (t *transport) overrun() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return errors.Is(t.broken, errNotRead)
 }
 
 // drainPiece is how much a peer must read within the stall timeout.

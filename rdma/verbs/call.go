@@ -115,7 +115,7 @@ func (c *conn) FinishCall(ctx context.Context, resp []byte) ([]byte, error) {
 			c.calls.calling = c.usable() == nil // then ctx ended, and the call stays outstanding
 			return resp, err
 		}
-		c.pump() // batches in flight go on meanwhile
+		c.pump() // batches in flight go on meanwhile, and queries of theirs
 	}
 	c.calls.calling = false
 	resp = append(resp, c.calls.in.buf...)

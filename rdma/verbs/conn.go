@@ -113,8 +113,9 @@ func (c *conn) fail(why error) {
 	c.disconnect()
 }
 
-// Post hands the batch to the device, or as much of it as the send queue
-// takes; Wait feeds it the rest.
+// Post hands the batch to the device, or as much of it as the send queue takes
+// and as the connection knows the keys for; Wait feeds it the rest. It does not
+// wait for the server.
 func (c *conn) Post(b *rdma.Batch) error {
 	err := c.use()
 	defer c.mu.Unlock()
@@ -129,7 +130,6 @@ func (c *conn) Post(b *rdma.Batch) error {
 	}
 	c.flights = append(c.flights, flight{b: b, left: len(b.WRs)})
 	b.Token = c.first + uint64(len(c.flights)) // never 0
-	c.query.round++
 	c.pump()
 	return nil
 }
@@ -189,7 +189,8 @@ func (c *conn) retire(b *rdma.Batch) {
 }
 
 // pump hands work requests to the device, in the order they were posted in,
-// as far as there is room in its send queue and in staging.
+// as far as there is room in its send queue and in staging, and up to the first
+// that needs an answer of the server (see query).
 func (c *conn) pump() {
 	for i := 0; i < len(c.flights) && c.down == nil; i++ {
 		if f := &c.flights[i]; f.next < len(f.b.WRs) && !c.feed(i) {
@@ -215,9 +216,12 @@ func (c *conn) feed(i int) bool {
 	n := 0
 	for f.next < len(f.b.WRs) && int(c.posted-c.done)+n < c.window {
 		wr := &f.b.WRs[f.next]
-		r, status := c.target(wr)
+		r, status := c.target(wr, c.first+uint64(i))
 		if c.down != nil {
-			return false // while asking about a region
+			return false // the query could not be sent
+		}
+		if r == nil && status == rdma.StatusPending {
+			break // until the server has answered
 		}
 		if status != rdma.StatusPending {
 			wr.Status = status

@@ -16,7 +16,8 @@ import (
 	"drtmx/rdma"
 )
 
-// resolveTimeout bounds each step of finding the way to a server.
+// resolveTimeout bounds each step of finding the way to a server, before the
+// request for a connection. If it passes, the server is unreachable.
 const resolveTimeout = 3 * time.Second
 
 // challengeTries bounds the answers to challenges of one Dial.
@@ -192,6 +193,7 @@ func (c *conn) expect(ctx context.Context, kind C.int) error {
 		}
 		return fmt.Errorf("refused (status %d): %w", int(c.cm.ev.status), rdma.ErrUnreachable)
 	case C.RDMA_CM_EVENT_UNREACHABLE:
+		// The kernel has repeated the request for about a minute. The bound is its own.
 		return rdma.ErrTimeout
 	default:
 		return fmt.Errorf("connection event %d (status %d): %w", int(got), int(c.cm.ev.status), rdma.ErrPeerDown)

@@ -25,18 +25,29 @@
 // region allows remote READ, and remote WRITE and atomics only where the
 // region's grant does. A remote key is thus good for the connections of one
 // client and names one segment, addressed by the offset in the region, never by
-// an address of the server. A segment that one connection was granted to write is
-// registered again. Only that connection learns the key, but other connections of the
-// same client could use it. Revoke destroys the queue pair.
+// an address of the server.
 //
-// A connection fetches keys and bounds as it needs them, and itself refuses
+// A segment that one connection was granted to write is registered again, with a key
+// of its own. The server names that key only to connections with the same grant. But
+// the device accepts it from every connection of the same client, until the client's
+// last connection ends. Revoke destroys the queue pair of one connection. So nothing
+// of that connection takes effect any more, however late, and no connection of this
+// package uses the key of another. A client that does so on purpose can still write,
+// over its other connections, what one of them was granted: Revoke does not protect
+// from it. To lock out such a client, revoke all its connections.
+//
+// A connection asks for keys and bounds as it needs them, and itself refuses
 // requests outside them, so that a mistaken request gets its error and harms
-// nothing. The server's device refuses the requests of a peer that does not do
-// so, and puts the queue pair in error: the connection is then down.
+// nothing. Until the server has answered, a batch that needs the answer stays in
+// flight, and so do those posted after it. The server's device refuses the requests
+// of a peer that does not check them, and puts the queue pair in error: the connection is
+// then down.
 //
 // Atomics of a device are atomic among each other, and not against those of
 // the processor: words that peers may change by CAS or FAA must be changed by
-// the server through the device too. The engine grants none.
+// the server through the device too, with Swap: over a connection of the endpoint to
+// itself. So a data server changes the headers of the leaves that it has granted
+// clients to write.
 //
 // # Roles
 //
@@ -51,7 +62,7 @@
 //
 // # Messages
 //
-// Calls, and questions about regions, travel in fragments of one size into
+// Calls, and queries about regions, travel in fragments of one size into
 // receive buffers of that size. A side sends as many as it has credits for;
 // they come back with the fragments of the other side, or by themselves when
 // they run low.

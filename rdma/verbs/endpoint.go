@@ -50,7 +50,7 @@ type endpoint struct {
 	pollers []*poller
 	clerk   *clerk
 	managed sync.WaitGroup // the goroutine that follows connection events
-	running sync.WaitGroup // pollers and clerk
+	running sync.WaitGroup // pollers, clerk, reports of disconnects
 	release sync.Once
 	loop    loopback
 
@@ -143,7 +143,13 @@ func (e *endpoint) Register(r *mem.Region, a rdma.Access) (rdma.RKey, error) {
 // Grant implements rdma.Endpoint. The peer asks for other keys when it first needs them.
 func (e *endpoint) Grant(peer rdma.PeerID, k rdma.RKey, a rdma.Access) error {
 	c := e.connOf(peer)
-	if err := e.CheckGrant(peer, c != nil, c != nil && c.who.MayRead(), k); err != nil {
+	up := false
+	if c != nil {
+		c.mu.Lock() // it has not ended yet, so OnDisconnect comes later
+		defer c.mu.Unlock()
+		up = !c.ended
+	}
+	if err := e.CheckGrant(peer, up, up && c.who.MayRead(), k); err != nil {
 		return err
 	}
 	if a&rdma.AccessAtomic != 0 && !e.lim.atomics {
@@ -213,7 +219,10 @@ func (e *endpoint) Close() error {
 
 // stop is Close without the waiting. Peers see ErrPeerDown.
 func (e *endpoint) stop() {
-	if !e.Shut() {
+	e.mu.Lock() // see background
+	first := e.Shut()
+	e.mu.Unlock()
+	if !first {
 		return
 	}
 	e.cm.w.close()
@@ -223,6 +232,15 @@ func (e *endpoint) stop() {
 	}
 	e.kickPollers()
 	e.clerk.stop()
+}
+
+// background runs f in a goroutine for which Close waits, unless the endpoint is closed.
+func (e *endpoint) background(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.Closed() {
+		e.running.Go(f)
+	}
 }
 
 func (e *endpoint) all() []*serverConn {

@@ -28,14 +28,30 @@ type rig struct {
 
 func newRig(t *testing.T, access rdma.Access, h rdma.Handler) *rig {
 	t.Helper()
+	return newRigWith(t, access, h, rdma.ListenOptions{})
+}
+
+func newRigWith(t *testing.T, access rdma.Access, h rdma.Handler, o rdma.ListenOptions) *rig {
+	t.Helper()
 	p := newProvider(t, Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
-	e, err := p.Listen("", rdma.ListenOptions{})
+	e, err := p.Listen("", o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
+	r := &rig{ctx: ctx, e: e}
+	r.region, r.key = r.fresh(t, access)
+	if err := e.Serve(h); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// fresh registers a region of two segments that no connection has asked about.
+func (r *rig) fresh(t *testing.T, access rdma.Access) (*mem.Region, rdma.RKey) {
+	t.Helper()
 	m, err := mappedRegion(mem.Options{SegmentBytes: testSegment, MaxBytes: 8 * testSegment})
 	if err != nil {
 		t.Fatal(err)
@@ -44,14 +60,11 @@ func newRig(t *testing.T, access rdma.Access, h rdma.Handler) *rig {
 		t.Fatal(err)
 	}
 	rdmatest.FillPattern(m, 0, m.Size())
-	r := &rig{ctx: ctx, e: e, region: m}
-	if r.key, err = e.Register(m, access); err != nil {
+	k, err := r.e.Register(m, access)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Serve(h); err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return m, k
 }
 
 // client connects as a client of its own and has READ the region once.
@@ -159,7 +172,7 @@ func TestServerEndsConnectionsThatBreakTheProtocol(t *testing.T) {
 			c.mail.toReturn = credits
 			return c.mail.send(fragCredit, 0, 0, nil)
 		},
-		"question": func(c *conn) error { return c.mail.send(fragQuery, 3, 1, make([]byte, 3)) },
+		"query": func(c *conn) error { return c.mail.send(fragQuery, 3, 1, make([]byte, 3)) },
 		"two requests": func(c *conn) error {
 			return errors.Join(c.mail.send(fragRequest, 4, 1, []byte("wait")), c.mail.send(fragRequest, 4, 2, []byte("wait")))
 		},

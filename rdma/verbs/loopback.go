@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -11,7 +12,8 @@ import (
 	"drtmx/rdma"
 )
 
-// swapTimeout bounds one atomic, and the connection that it may need.
+// swapTimeout bounds one atomic, and separately the connection that it may need. The
+// registration of memory that it may need has a bound of its own, queryTimeout.
 const swapTimeout = 5 * time.Second
 
 // loopback is a connection of an endpoint to itself, by which this process has atomics that the
@@ -31,14 +33,12 @@ func (e *endpoint) Swap(key rdma.RKey, addr, from, to uint64) (bool, error) {
 	l := &e.loop
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), swapTimeout)
-	defer cancel()
-	err := l.open(ctx, e)
+	err := l.open(e)
 	if err == nil {
 		l.far.extra.Add(key, rdma.AccessAtomic)
 		l.b.Reset()
 		l.b.CAS(key, addr, from, to, l.old[:])
-		err = rdma.Do(ctx, l.conn, &l.b)
+		err = l.perform()
 	}
 	if err != nil {
 		l.end()
@@ -47,11 +47,30 @@ func (e *endpoint) Swap(key rdma.RKey, addr, from, to uint64) (bool, error) {
 	return l.old[0] == from, nil
 }
 
+// perform performs the batch. As long as the clerk has not answered a query, the device
+// has not had the atomic, and its time does not run.
+func (l *loopback) perform() error {
+	if err := l.conn.Post(&l.b); err != nil {
+		return err
+	}
+	for {
+		asked := l.conn.asking()
+		ctx, cancel := context.WithTimeout(context.Background(), swapTimeout)
+		err := l.conn.Wait(ctx, &l.b)
+		cancel()
+		if !asked || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
+}
+
 // open makes the connection, if there is none.
-func (l *loopback) open(ctx context.Context, e *endpoint) error {
+func (l *loopback) open(e *endpoint) error {
 	if l.conn != nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), swapTimeout)
+	defer cancel()
 	if e.Closed() {
 		return rdma.ErrClosed
 	}

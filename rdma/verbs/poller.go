@@ -23,7 +23,7 @@ const initialConns = 64
 
 // poller serves the RPCs of its share of the connections, which complete into
 // its queue. One goroutine polls and runs the handlers. While a handler takes
-// long, a relief polls in its place, so that flow control and questions about
+// long, a relief polls in its place, so that flow control and queries about
 // regions do not wait for handlers; requests do.
 type poller struct {
 	e      *endpoint
@@ -193,8 +193,9 @@ func (p *poller) serve(c *serverConn) {
 	}
 }
 
-// clerk performs the slow work of an endpoint: it registers memory for clients
-// and frees connections.
+// clerk performs the slow work of an endpoint: it registers memory for clients,
+// frees connections, and looks after those that are silent or idle. It never waits
+// for a handler or for OnDisconnect, which may wait for an answer of the clerk.
 type clerk struct {
 	e    *endpoint
 	wake chan struct{}
@@ -207,8 +208,8 @@ type clerk struct {
 
 func newClerk(e *endpoint) *clerk { return &clerk{e: e, wake: make(chan struct{}, 1)} }
 
-// do queues a job. A connection queues two at most at a time: its question,
-// and its end.
+// do queues a job, which must not run code of the endpoint's user. A connection
+// queues two at most at a time: its query, and its end.
 func (k *clerk) do(job func()) {
 	k.mu.Lock()
 	k.mu.jobs = append(k.mu.jobs, job)

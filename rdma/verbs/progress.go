@@ -62,6 +62,10 @@ func (c *conn) sleep(ctx context.Context) (int, error) {
 		if c.closed.Load() {
 			return 0, c.usable()
 		}
+		if c.query.late(now) { // and there is no completion that could be the answer
+			c.fail(errUnanswered)
+			return 0, c.usable()
+		}
 		if now.Sub(start) > pingAfter {
 			start = now
 			if err := c.mail.sendPing(); err != nil {
@@ -122,7 +126,7 @@ func (c *conn) received(slot, n uint32) {
 		case fragResponse, fragMore:
 			err = c.calls.take(h, payload)
 		case fragSegments:
-			err = c.query.take(h, payload)
+			err = c.learn(h, payload)
 		default:
 			err = fmt.Errorf("%w: fragment of kind %d from a server", errWire, h.kind)
 		}

@@ -29,7 +29,7 @@ type serverConn struct {
 	req      rdma.Request
 	touched  bool
 	handling sync.Mutex // held while the handler runs
-	buried   bool       // no request may be handled any more; under handling
+	buried   bool       // no request is handled any more; under handling
 
 	mu       sync.Mutex
 	id       *C.struct_rdma_cm_id
@@ -38,11 +38,11 @@ type serverConn struct {
 	up       bool // accepted, and nothing wrong
 	ended    bool
 	pending  bool   // a request waits for its reply
-	asking   bool   // a question waits for its answer
+	asking   bool   // a query waits for its answer
 	seq      uint32 // of the request
 	out      []byte // the response being sent
 	outAt    int    // how far; len(out) if nothing is to be sent
-	answer   []byte // to a question, not yet sent
+	answer   []byte // to a query, not yet sent
 	querySeq uint32
 }
 
@@ -136,7 +136,9 @@ func (c *serverConn) cut() {
 	C.vb_qp_close(c.qp)
 }
 
-// bury frees the connection and reports the disconnect.
+// bury frees the connection. It runs at the clerk, and leaves report to another goroutine. Report
+// waits for a handler and calls OnDisconnect. Both may wait for an answer of the clerk: they may use
+// connections to this endpoint, such as its own.
 func (c *serverConn) bury() {
 	c.cut() // before Revoke can no longer find it
 	c.poller.remove(c)
@@ -149,11 +151,18 @@ func (c *serverConn) bury() {
 	e.mu.retired = e.mu.retired.Add(c.ctr.Snapshot())
 	e.mu.Unlock()
 	c.free()
-	// The handler may be at work for this peer; its end comes first.
+	e.background(c.report)
+}
+
+// report calls OnDisconnect, after the handler has returned from the last request of the peer. It is
+// called once.
+func (c *serverConn) report() {
 	c.handling.Lock()
-	defer c.handling.Unlock()
 	c.buried = true
-	if e.opts.OnDisconnect != nil && e.Handler() != nil && !e.Closed() {
+	// OnDisconnect runs without the lock: a poller that finds a request of the peer takes it, and must
+	// not wait for OnDisconnect.
+	c.handling.Unlock()
+	if e := c.e; e.opts.OnDisconnect != nil && e.Handler() != nil && !e.Closed() {
 		e.opts.OnDisconnect(rdma.PeerID(c.number))
 	}
 }
@@ -229,7 +238,7 @@ func (c *serverConn) received(h header, payload []byte) (request bool, err error
 	case fragQuery:
 		a, err := decodeQuery(payload)
 		if err != nil || c.asking {
-			return false, fmt.Errorf("%w: question %d", errWire, h.seq)
+			return false, fmt.Errorf("%w: query %d", errWire, h.seq)
 		}
 		c.asking, c.querySeq = true, h.seq
 		c.e.clerk.do(func() { c.answerQuery(a) })

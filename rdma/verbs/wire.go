@@ -146,7 +146,7 @@ const (
 	fragRequest                      // the first of a request
 	fragResponse                     // the first of a response
 	fragMore                         // the next of a request or response
-	fragQuery                        // client: a question about a region
+	fragQuery                        // client: a query about a region
 	fragSegments                     // server: the answer
 	fragMax
 )
@@ -156,7 +156,7 @@ type header struct {
 	kind    fragKind
 	credits uint16 // returned
 	total   uint32 // bytes of the whole message
-	seq     uint32 // of the call, or of the question
+	seq     uint32 // of the call, or of the query
 }
 
 func (h *header) encode(b []byte) {
@@ -202,7 +202,7 @@ func (a *segmentQuery) encode() (b [queryBytes]byte) {
 
 func decodeQuery(b []byte) (a segmentQuery, err error) {
 	if len(b) != queryBytes {
-		return a, fmt.Errorf("%w: question of %d bytes", errWire, len(b))
+		return a, fmt.Errorf("%w: query of %d bytes", errWire, len(b))
 	}
 	return segmentQuery{rdma.RKey(binary.LittleEndian.Uint32(b)), binary.LittleEndian.Uint32(b[4:])}, nil
 }

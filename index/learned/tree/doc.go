@@ -26,9 +26,12 @@
 //
 // No row has CSN 0, because the slots of an unfinished leaf hold it for a moment.
 //
-// All rows of a commit have one CSN. The pair of slot address and header of an inline
-// row is therefore unique only while no row moves to a slot that a row of another key
-// with the same CSN has used. So a freed leaf of inline rows takes moved rows only
+// All rows of a commit have one CSN, and so have all rows of a part of a load. The pair of
+// slot address and header of an inline row is therefore unique only while no row comes to a
+// slot that a row of another key with the same CSN has used. A commit has all its slots,
+// and their splits behind it, before its first row has the CSN. The keys of a part of a load
+// ascend: none goes to a slot that a split has freed of a row with a lower key. Moved rows
+// come only to new leaves, and a freed leaf of inline rows takes moved rows only
 // after [Options.Quarantine]. Clients must not validate a proof older than
 // index.MaxProofAge, which is shorter. The tree reads the clock when it frees the
 // leaf, and again before it reuses it. During the quarantine the leaf may serve as

@@ -252,6 +252,9 @@ func (t *Tree) Load(key index.Key, row []uint64, head block.Header) error {
 	}
 	addr := t.locate(key, 0)
 	if t.keys.slot(addr, key) < 0 {
+		if !t.locks.Empty() && t.locks.SharedByOther(leaf.GapAddr(addr), 0) {
+			return index.ErrLocked
+		}
 		h := index.Held{Key: key}
 		if err := t.loadNew(&h, addr, row, head); err != nil {
 			return err
