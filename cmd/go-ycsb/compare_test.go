@@ -135,3 +135,11 @@ func TestComparedRunsMeasureSomething(t *testing.T) {
 		t.Errorf("%v, want that no operation ended", err)
 	}
 }
+
+func TestWindowOfInserts(t *testing.T) {
+	for share, want := range map[float64]int64{1: insertsOfWindow, 0.5: 2 * insertsOfWindow, 0.05: operationsOfWindow, 1e-300: operationsOfWindow} {
+		if n := windowOf(share); n != want {
+			t.Errorf("%d operations with %v inserts, want %d", n, share, want)
+		}
+	}
+}

@@ -33,8 +33,17 @@ const (
 	busyMost = 0.5
 )
 
-// insertsOfCalibration is how many operations of a workload that inserts are measured.
-const insertsOfCalibration = 20_000
+// Bounds of each window of a workload that inserts, so that its windows have the same numbers of
+// inserts, and the store is not much larger at the end.
+const (
+	insertsOfWindow    = 4_000
+	operationsOfWindow = 20_000
+)
+
+// windowOf returns the operations of a window of a workload with a share of inserts.
+func windowOf(inserts float64) int64 {
+	return int64(min(insertsOfWindow/inserts, operationsOfWindow))
+}
 
 // calibrate measures the processor time that an operation of the workload takes at a client,
 // and a request at a data server. It does so before each run, so that the spread of the runs
@@ -59,13 +68,18 @@ func (c *contender) windows(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if plan.Inserts() { // one window, since each begins with the same records
-		return errors.Join(plan.For(1, 0, 0, insertsOfCalibration), c.window(ctx, plan), c.close())
-	}
 	for range calibrateWindows {
-		if err := errors.Join(plan.For(1, calibrateWarmup, calibrateFor, 0), c.window(ctx, plan)); err != nil {
+		if plan.Inserts() { // each window goes on with the records after those of the one before
+			err = plan.For(1, 0, 0, windowOf(plan.InsertShare()))
+		} else {
+			err = plan.For(1, calibrateWarmup, calibrateFor, 0)
+		}
+		if err = errors.Join(err, c.window(ctx, plan)); err != nil {
 			return err
 		}
+	}
+	if plan.Inserts() {
+		return c.close()
 	}
 	return nil
 }

@@ -126,5 +126,8 @@ func (p *Plan) Operations() int64 { return p.count }
 // there are.
 func (p *Plan) Inserts() bool { return p.phase == Load || p.workload.weights[opInsert] > 0 }
 
+// InsertShare returns the share of inserts among the operations of the plan's workload in a run.
+func (p *Plan) InsertShare() float64 { return p.workload.weights[opInsert] }
+
 // Workload returns the workload of the plan.
 func (p *Plan) Workload() *Workload { return p.workload }
