@@ -365,7 +365,10 @@ func (x *cluster) rebuildTwin(l *load, done <-chan struct{}) error {
 				_, err := db.SetTwin(context.Background(), x.s.tab[inHash].Name(), twin)
 				return err
 			})
-			if over || !errors.Is(err, txn.ErrUnavailable) && !errors.Is(err, txn.ErrConflict) {
+			switch {
+			case l.MayBeFull && errors.Is(err, txn.ErrNoSpace):
+				time.Sleep(time.Millisecond) // there will be room again
+			case over, !errors.Is(err, txn.ErrUnavailable) && !errors.Is(err, txn.ErrConflict):
 				return err
 			}
 		}
