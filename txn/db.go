@@ -128,7 +128,8 @@ func (db *DB) AddIndex(ctx context.Context, table string, s tables.Secondary) (*
 // beginning of the build, even those of clients that do not know of it yet. Loaders of
 // the table are refused until it is built. No transaction reads a range of keys before the
 // twin is complete, or after it was taken away: the error of the scan is a
-// tables.ErrCatalog while it is built, and a tables.ErrSchema if there is none.
+// tables.ErrCatalog while it is built or taken away, and a tables.ErrSchema if there is
+// none.
 //
 // The build goes on if ctx ends. Another call of SetTwin waits for it. If there is no
 // memory for the twin, SetTwin returns ErrOutOfMemory, and the table has none.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,12 +73,11 @@ func (s *supervisor) accept(ctx context.Context, l net.Listener, conns interface
 }
 
 func (s *supervisor) serveConn(ctx context.Context, c net.Conn) {
-	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
-	defer stop()
 	_ = c.SetReadDeadline(time.Now().Add(controlTimeout))
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
 	line, err := bufio.NewReaderSize(c, requestBytesMax).ReadSlice('\n')
 	var q controlRequest
-	if err != nil || json.Unmarshal(line, &q) != nil {
+	if !stop() || err != nil || json.Unmarshal(line, &q) != nil {
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
@@ -93,7 +93,8 @@ func (s *supervisor) serveConn(ctx context.Context, c net.Conn) {
 	}
 }
 
-// watch keeps an attached process informed for as long as it lives.
+// watch keeps an attached process informed for as long as it lives, or until ctx ends with
+// the cluster.
 func (s *supervisor) watch(ctx context.Context, c net.Conn) {
 	w := &watcher{lost: make(chan string, 1)}
 	s.mu.Lock()
@@ -114,20 +115,30 @@ func (s *supervisor) watch(ctx context.Context, c net.Conn) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = c.Read(make([]byte, 1)) // returns when the watcher, or ctx, ends
+		_, _ = c.Read(make([]byte, 1)) // returns when the watcher ends, or is closed
 	}()
 	select {
 	case why := <-w.lost:
 		_ = writeLine(c, reply{Lost: why})
 	case <-gone:
-		select {
-		case why := <-w.lost: // ctx ended because of the loss
-			_ = writeLine(c, reply{Lost: why})
-		default:
-		}
+	case <-ctx.Done():
+		_ = writeLine(c, reply{Lost: s.whyOver(w)})
 	}
 	c.Close()
 	<-gone
+}
+
+// whyOver returns the reason for which the data servers have ended. A watcher that came
+// after the others had their notice has none of its own.
+func (s *supervisor) whyOver(w *watcher) string {
+	select {
+	case why := <-w.lost:
+		return why
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.mu.over, ErrStopped).Error()
 }
 
 // call sends one request to the supervisor of dir.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"drtmx/internal/testseed"
 	"drtmx/rdma"
 )
 
@@ -383,4 +385,59 @@ func TestDirIsTakenWhileItGoes(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("taken %v times of 200", taken)
+}
+
+// endingConn ends something when the deadline of its reads is lifted, and lets what that sets off go first.
+type endingConn struct {
+	net.Conn
+	end  func()
+	past chan struct{} // a deadline was set after that
+	done bool
+}
+
+func (c *endingConn) SetReadDeadline(at time.Time) error {
+	if at.IsZero() {
+		c.done = true
+		c.end()
+		select {
+		case <-c.past:
+		case <-time.After(100 * time.Millisecond):
+		}
+		return c.Conn.SetReadDeadline(at)
+	}
+	err := c.Conn.SetReadDeadline(at)
+	if c.done {
+		close(c.past)
+	}
+	return err
+}
+
+// TestWatcherComesWhileTheClusterEnds: a process attaches when the others have been told that the cluster ends.
+// It is told, too, and the supervisor does not wait for it to go.
+func TestWatcherComesWhileTheClusterEnds(t *testing.T) {
+	for _, why := range []error{nil, fmt.Errorf("%w: data server 1 is gone", ErrLost)} {
+		s := &supervisor{}
+		s.mu.over = why
+		life, end := context.WithCancel(t.Context())
+		ours, theirs := net.Pipe()
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			s.serveConn(life, &endingConn{Conn: theirs, end: end, past: make(chan struct{})})
+		}()
+		in := bufio.NewReader(ours)
+		if r, err := exchange(ours, in, controlRequest{Op: opWatch}); err != nil || r.Info == nil {
+			t.Fatal(r, err)
+		}
+		_ = ours.SetReadDeadline(time.Now().Add(testseed.Patience()))
+		want := ErrStopped
+		if why != nil {
+			want = why
+		}
+		if r, err := readReply(in); err != nil || r.Lost != want.Error() {
+			t.Errorf("heard %v, %v; want %q", r, err, want)
+		}
+		ours.Close()
+		<-served
+	}
 }

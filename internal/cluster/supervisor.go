@@ -119,6 +119,7 @@ type supervisor struct {
 		sync.Mutex
 		info     Info
 		watchers map[*watcher]struct{}
+		over     error // why the data servers have ended; nil until then, and if life has ended
 	}
 }
 
@@ -135,6 +136,9 @@ func (s *supervisor) run(life context.Context, end func(), l net.Listener) {
 	var conns sync.WaitGroup
 	conns.Go(func() { s.accept(life, l, &conns) })
 	why := s.serve(life)
+	s.mu.Lock()
+	s.mu.over = why
+	s.mu.Unlock()
 	if err := s.end(); !errors.Is(why, ErrLost) {
 		s.err = err
 	}
