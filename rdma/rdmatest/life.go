@@ -28,6 +28,7 @@ var lifeCases = []Case{
 	{"CancelledWait", caseCancelWait},
 	{"DisconnectIsToldOncePerPeer", caseDisconnect},
 	{"DisconnectBeforeServeIsToldLater", caseDisconnectEarly},
+	{"ReadsGoOnBesideOnDisconnect", caseDisconnectBeside},
 	{"ReplyToGonePeerHarmsNothing", caseReplyGone},
 	{"ConnectionsComeAndGo", caseChurn},
 }
@@ -484,6 +485,38 @@ func caseDisconnect(r *rig) {
 	}
 	if len(ids) != 0 {
 		r.Errorf("peers %v called, closed, and were not reported under their ids", ids)
+	}
+}
+
+// caseDisconnectBeside: while OnDisconnect waits for something, other connections of the same
+// process READ, even regions that are new to it.
+func caseDisconnectBeside(r *rig) {
+	gone, release := make(chan rdma.PeerID, 2), make(chan struct{})
+	e := r.listen(rdma.ListenOptions{OnDisconnect: func(p rdma.PeerID) {
+		gone <- p
+		<-release
+	}})
+	defer close(release)
+	k := r.register(e, r.region(1), rdma.AccessRead)
+	r.check(e.Serve(Echo))
+	leaves, stays := r.dial(e), r.dial(e)
+	r.load(leaves, k, 64)
+	r.load(stays, k, 64)
+	r.check(leaves.Close())
+	receive(r, "OnDisconnect", gone)
+	for _, k := range []rdma.RKey{k, r.register(e, r.region(1), rdma.AccessRead)} {
+		done := make(chan error, 1)
+		go func() {
+			var b rdma.Batch
+			b.Read(k, 64, make([]uint64, 1))
+			done <- rdma.Do(r.ctx, stays, &b)
+		}()
+		select {
+		case err := <-done:
+			r.check(err)
+		case <-time.After(r.patience()):
+			r.Fatalf("a READ of region %d waits for OnDisconnect", k)
+		}
 	}
 }
 

@@ -169,6 +169,30 @@ func goneTwice(t testing.TB) rdmatest.Fixture {
 	})(t)
 }
 
+// readsWait does not READ while OnDisconnect runs.
+func readsWait(t testing.TB) rdmatest.Fixture {
+	telling := make(chan struct{}, 1)
+	return decorated(inproc.Options{}, func(d *rdmatest.Decorator) {
+		d.Options = func(o rdma.ListenOptions) rdma.ListenOptions {
+			if f := o.OnDisconnect; f != nil {
+				o.OnDisconnect = func(p rdma.PeerID) {
+					telling <- struct{}{}
+					f(p)
+					<-telling
+				}
+			}
+			return o
+		}
+		d.OnDial = func(c rdma.Conn) rdma.Conn {
+			return &liar{Conn: c, wait: func(c rdma.Conn, ctx context.Context, b *rdma.Batch) error {
+				telling <- struct{}{}
+				<-telling
+				return c.Wait(ctx, b)
+			}}
+		}
+	})(t)
+}
+
 // grantsAnybody is an endpoint that says of every grant that it holds.
 type grantsAnybody struct{ rdma.Endpoint }
 
@@ -370,6 +394,7 @@ var lies = []lie{
 		}),
 	},
 	{"GoneTwice", "DisconnectIsToldOncePerPeer", false, goneTwice},
+	{"ReadsWaitForOnDisconnect", "ReadsGoOnBesideOnDisconnect", false, readsWait},
 	{
 		"ResponseOfTheDead", "ServerDiesAtEveryStep", false,
 		planted(inproc.Options{}, func() *liar {

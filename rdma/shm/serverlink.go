@@ -123,7 +123,10 @@ func (l *serverLink) control(m *message) error {
 			return errWire
 		}
 		if c := l.conns[m.slot].Load(); c != nil {
-			c.stop()
+			if c.cut() {
+				// OnDisconnect may wait for what this goroutine has to answer.
+				l.e.background(func() { l.e.opts.OnDisconnect(c.peer) })
+			}
 			l.free(c)
 			if c.longest > provide.KeepBytes {
 				l.seg.Discard(uint64(slotsOffset+c.slot*slotBytes), slotBytes)
