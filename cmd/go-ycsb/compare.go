@@ -64,7 +64,9 @@ With --node, data servers are modelled as machines behind a fast network: verbs,
 bytes and requests queue at their NICs and cores, which are slow, and all times are
 stretched by a factor (dilation) so that this machine does not limit them. Figures are
 those of the modelled machines. Beside each throughput is the bound that exact counts
-give, and what it is a bound of. --duration and --warmup are of this machine.`,
+give, and what it is a bound of. What clients and handlers compute is measured before the
+runs with each number of clients, with all engines in turn: the stores of all are open
+then. --duration and --warmup are of this machine.`,
 		Args: database,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := in.properties(c)
@@ -188,6 +190,11 @@ func (a *app) runAll(ctx context.Context, name string, f *compareFlags, all []*c
 	runs := f.repeat * len(f.clients) * len(all)
 	for rep := range f.repeat {
 		for _, clients := range f.clients {
+			if f.model != nil {
+				if err := calibrate(ctx, name, all); err != nil {
+					return fmt.Errorf("%d clients: %w", clients, err)
+				}
+			}
 			for i := range all {
 				c := all[(i+rep)%len(all)] // every repetition starts at another one
 				run, err := c.measure(ctx, name, f, clients)

@@ -43,8 +43,8 @@ type contender struct {
 	label   string
 	p       *properties.Properties
 	records int64
-	db      goycsb.DB // nil: to be opened
-	empty   bool
+	db      goycsb.DB     // nil: to be opened
+	empty   bool          // db has no records yet
 	compute time.Duration // of an operation at a client: see calibrate
 	handler time.Duration // of a request at a data server
 	writes  bool          // the calibration had operations that write
@@ -164,7 +164,7 @@ func (c *contender) close() error {
 	return err
 }
 
-// measure runs the workload once.
+// measure runs the workload once; of a modelled run, after calibrate.
 func (c *contender) measure(ctx context.Context, name string, f *compareFlags, clients int) (*engineRun, error) {
 	if err := c.fill(ctx, name); err != nil {
 		return nil, err
@@ -179,9 +179,6 @@ func (c *contender) measure(ctx context.Context, name string, f *compareFlags, c
 	var compute time.Duration
 	var model *ycsb.Node
 	if f.model != nil {
-		if err := c.calibrate(ctx, name); err != nil {
-			return nil, err
-		}
 		own := *f.model
 		own.Handler = c.handler
 		model, compute = &own, time.Duration(float64(c.compute)*own.Dilation)

@@ -46,40 +46,69 @@ func windowOf(inserts float64) int64 {
 }
 
 // calibrate measures the processor time that an operation of the workload takes at a client,
-// and a request at a data server. It does so before each run, so that the spread of the runs
-// has that of the calibration, and takes the least of several windows: whatever disturbs one
-// makes it longer.
-func (c *contender) calibrate(ctx context.Context, name string) error {
-	c.compute, c.handler, c.writes = 0, 0, false
-	if err := c.windows(ctx); err != nil {
+// and a request at a data server, with each engine. It does so before each run, so that the
+// spread of the runs has that of the calibration, and takes the least of several windows:
+// whatever disturbs one makes it longer. The engines have their windows in turn, for some
+// disturbances last longer than the windows of one engine, and would count against it alone.
+func calibrate(ctx context.Context, name string, all []*contender) error {
+	if err := windows(ctx, name, all); err != nil {
 		return err
 	}
-	if c.handler == 0 && c.writes {
-		if err := c.calibrateServer(ctx, name); err != nil {
-			return err
+	var own, served []*contender
+	for _, c := range all {
+		if c.handler == 0 && c.writes {
+			s, err := c.served()
+			if err != nil {
+				return err
+			}
+			own, served = append(own, c), append(served, s)
 		}
 	}
-	return c.fill(ctx, name)
+	err := windows(ctx, name, served)
+	for i, s := range served {
+		own[i].handler = s.handler
+		err = errors.Join(err, s.close())
+	}
+	return err
 }
 
-// windows makes the measurements of a calibration. The store may be closed then.
-func (c *contender) windows(ctx context.Context) error {
-	plan, err := bench.NewPlan(c.p, bench.Run)
-	if err != nil {
-		return err
-	}
-	for range calibrateWindows {
-		if plan.Inserts() { // each window goes on with the records after those of the one before
-			err = plan.For(1, 0, 0, windowOf(plan.InsertShare()))
-		} else {
-			err = plan.For(1, calibrateWarmup, calibrateFor, 0)
+// windows makes the measurements of a calibration. Stores into which it inserts are closed then.
+func windows(ctx context.Context, name string, all []*contender) error {
+	plans := make([]*bench.Plan, len(all))
+	of := func(c *contender, err error) error { return fmt.Errorf("engine %s: calibrate: %w", c.label, err) }
+	for i, c := range all {
+		c.compute, c.handler, c.writes = 0, 0, false
+		err := c.fill(ctx, name)
+		if err == nil {
+			plans[i], err = bench.NewPlan(c.p, bench.Run)
 		}
-		if err = errors.Join(err, c.window(ctx, plan)); err != nil {
-			return err
+		if err != nil {
+			return of(c, err)
 		}
 	}
-	if plan.Inserts() {
-		return c.close()
+	for w := range calibrateWindows {
+		for k := range all {
+			i := (k + w) % len(all)
+			var err error
+			if plan := plans[i]; plan.Inserts() { // each window goes on with the records after those of the one before
+				err = plan.For(1, 0, 0, windowOf(plan.InsertShare()))
+			} else {
+				err = plan.For(1, calibrateWarmup, calibrateFor, 0)
+			}
+			if err == nil {
+				err = all[i].window(ctx, plans[i])
+			}
+			if err != nil {
+				return of(all[i], err)
+			}
+		}
+	}
+	for i, c := range all {
+		if plans[i].Inserts() {
+			if err := c.close(); err != nil {
+				return of(c, err)
+			}
+		}
 	}
 	return nil
 }
@@ -88,20 +117,14 @@ func (c *contender) windows(ctx context.Context) error {
 // asks once, when it begins, would count for all.
 const requestsOfCalibration = 100
 
-// calibrateServer measures a request at a data server for an engine whose clients send too few: that
-// of a commit which they would make themselves.
-func (c *contender) calibrateServer(ctx context.Context, name string) error {
-	served := &contender{label: c.label, p: properties.NewProperties(), records: c.records}
-	served.p.Merge(c.p)
-	if _, _, err := served.p.Set(props.Writes, "server"); err != nil {
-		return err
-	}
-	err := errors.Join(c.close(), served.fill(ctx, name))
-	if err == nil {
-		err = served.windows(ctx)
-	}
-	c.handler = served.handler
-	return errors.Join(err, served.close())
+// served closes the store of an engine whose clients send too few requests, and returns it with
+// another one: a request at a data server is then that of a commit which the clients would make
+// themselves.
+func (c *contender) served() (*contender, error) {
+	s := &contender{label: c.label, p: properties.NewProperties(), records: c.records}
+	s.p.Merge(c.p)
+	_, _, err := s.p.Set(props.Writes, "server")
+	return s, errors.Join(err, c.close())
 }
 
 // stretch makes the patience of the data servers with clients fit a model, unless the workload says
@@ -120,7 +143,7 @@ func (c *contender) window(ctx context.Context, plan *bench.Plan) error {
 	still := ycsb.Node{Cores: 1, Dilation: 1} // adds nothing, and measures handlers
 	r, e, err := c.run(ctx, plan, &still, 0)
 	if err != nil {
-		return fmt.Errorf("calibrate: %w", err)
+		return err
 	}
 	handled := e.handled[1] - e.handled[0]
 	least := func(d *time.Duration, total time.Duration, n uint64) {
