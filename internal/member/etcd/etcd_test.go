@@ -67,6 +67,40 @@ func start(t testing.TB, o embedded.Options) *embedded.Server {
 	return s
 }
 
+// TestCloseBesideASilentClient: a client has connected, and sends nothing. The server stops all the same, and
+// its directory and its address can be used again.
+func TestCloseBesideASilentClient(t *testing.T) {
+	t.Parallel()
+	o := embedded.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"}
+	s := start(t, o)
+	c, err := net.Dial("tcp", s.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	st := open(t, etcd.Options{Endpoints: []string{s.Endpoint()}, Name: "silent"}) // it is accepted after the silent one
+	first, err := st.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = st.Close()
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(testseed.Patience()):
+		t.Fatal("Close waits for a client that sends nothing")
+	}
+	o.Listen = s.Endpoint()
+	again := open(t, etcd.Options{Endpoints: []string{start(t, o).Endpoint()}, Name: "silent"})
+	if now, err := again.State(t.Context()); err != nil || now.Revision < first.Revision {
+		t.Errorf("started again, the server has revision %v, %v; it had %d", now, err, first.Revision)
+	}
+}
+
 // open opens a handle, which waits for long unless the options say otherwise.
 func open(t testing.TB, o etcd.Options) *etcd.Store {
 	t.Helper()

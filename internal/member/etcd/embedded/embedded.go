@@ -190,16 +190,31 @@ func resolve(o *Options) (string, error) {
 // Endpoint returns the host:port for clients, or the path of the socket.
 func (s *Server) Endpoint() string { return s.endpoint }
 
-// Close stops the server. It cancels waiting requests, such as watches.
+// closeTimeout bounds how long Close waits for connections. Etcd reads the first bytes of a
+// connection before it knows what it is for, and waits without a bound for a client that sends
+// none, such as a probe that only connects.
+const closeTimeout = 3 * time.Second
+
+// Close stops the server. It cancels waiting requests, such as watches. A connection that has
+// sent nothing yet lives on until its client, or this process, ends.
 func (s *Server) Close() error {
 	s.once.Do(func() {
 		s.serving.Store(false)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, g := range s.mu.grpc {
-			g.Stop() // etcd would wait for watches to end
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, g := range s.mu.grpc {
+				g.Stop() // etcd would wait for watches to end
+			}
+			s.etcd.Close()
+		}()
+		select {
+		case <-closed:
+		case <-time.After(closeTimeout):
+			s.etcd.Server.Stop() // which etcd does after it has waited: it closes the data
 		}
-		s.etcd.Close()
 	})
 	return nil
 }
