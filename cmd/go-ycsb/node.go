@@ -45,8 +45,8 @@ func windowOf(inserts float64) int64 {
 	return int64(min(insertsOfWindow/inserts, operationsOfWindow))
 }
 
-// calibrate measures the processor time that an operation of the workload takes at a client,
-// and a request at a data server, with each engine. It does so before each run, so that the
+// calibrate measures the processor time that an operation of the workload takes at a client, and
+// a request at a data server, with each engine. It does so anew for each repetition, so that the
 // spread of the runs has that of the calibration, and takes the least of several windows:
 // whatever disturbs one makes it longer. The engines have their windows in turn, for some
 // disturbances last longer than the windows of one engine, and would count against it alone.
